@@ -14,6 +14,8 @@
 //! - [`Reason`]: what is wrong and what to do, in the same words everywhere; [`describe`] shows a row.
 //! - [`AccountDomains`]: what the administrators of an account see and may do.
 //! - `challenges` answers the authorities, on any node.
+//! - `resealing` is for a change of `seal_keys`; `stored_keys` finds keys that are missing there, and
+//!   `unopenable` reports it on a running node.
 //!
 //! A look that could not ask changes no state. A certificate is never obtained inside a handshake.
 
@@ -32,6 +34,8 @@ mod reason;
 mod renewal;
 mod resealing;
 mod schedule;
+mod stored_keys;
+mod unopenable;
 mod worker;
 
 use std::fmt;
@@ -47,6 +51,7 @@ use tokio::sync::{Notify, OnceCell};
 
 use self::authorities::Breakers;
 use self::challenges::TlsAlpnAnswers;
+use self::unopenable::Unopenable;
 use crate::acme::{AccountKey, Acme};
 use crate::config::{AcmeConfig, DomainsConfig};
 use crate::dns::Dns;
@@ -63,7 +68,8 @@ pub use claim::{Claimed, DomainClaim, await_look, chosen, claim};
 pub use described::{describe, describe_event, describe_unwatched, new_proof};
 pub use plan::{AuthorityStatus, Plan, status};
 pub use reason::{OtherReason, Reason, proof_record};
-pub use resealing::{Resealed, reseal};
+pub use resealing::{Resealed, UnopenedKey, reseal};
+pub use stored_keys::{MissingKey, UnreadyNodes, missing_keys, unready_nodes};
 pub use worker::DomainWorker;
 
 /// Decides whether a certificate of a file covers a host that no file of its tenant does.
@@ -86,6 +92,8 @@ pub struct Domains {
     failing: ArcSwap<Vec<(Arc<str>, String)>>,
     /// How many domains there are for which DNS can't be asked.
     unasked: AtomicU64,
+    /// What `seal_keys` does not open.
+    unopened: ArcSwap<Unopenable>,
     /// Something was changed here: look for rows that are due.
     changed: Notify,
     metrics: DomainMetrics,
@@ -98,11 +106,14 @@ pub enum DomainsError {
     #[error(transparent)]
     Follow(#[from] FollowError),
     /// The account key can't be opened.
-    #[error("the key of the accounts at the authorities can't be used: {0}")]
+    #[error("the account key can't be used: {0}")]
     Unopened(#[from] Unopened),
     /// The account key is damaged.
-    #[error("the key of the accounts at the authorities is damaged")]
+    #[error("the account key is damaged")]
     Damaged,
+    /// The key of an order under way can't be opened.
+    #[error("the key of an order under way can't be used: {0}")]
+    UnopenedOrder(Unopened),
 }
 
 impl From<StoreError> for DomainsError {
@@ -140,6 +151,7 @@ impl Domains {
             clock: AtomicI64::new(0),
             failing: ArcSwap::default(),
             unasked: AtomicU64::new(0),
+            unopened: ArcSwap::default(),
             changed: Notify::new(),
             metrics,
         }
@@ -151,10 +163,17 @@ impl Domains {
         &self.config
     }
 
-    /// The domains that have a certificate and will lose it: their tenants, with what is wrong.
+    /// The domains that have a certificate and will lose it, or whose certificate can't be opened: their tenants, with
+    /// what is wrong.
     #[must_use]
     pub fn failing(&self) -> Vec<(Arc<str>, String)> {
-        self.failing.load().to_vec()
+        self.failing.load().iter().chain(&self.unopened.load().certificates).cloned().collect()
+    }
+
+    /// Why nothing can be ordered, if the account key can't be opened.
+    #[must_use]
+    pub fn unopened_account(&self) -> Option<String> {
+        self.unopened.load().account.clone()
     }
 
     /// How many domains there are for which DNS can't be asked.
@@ -205,7 +224,12 @@ async fn account_key(registry: &Registry, seals: &Seals) -> Result<AccountKey, D
             registry.account_key_or(&seals.seal(&STANDARD.encode(new.pkcs8()), ACCOUNT)).await?
         }
     };
-    let text = Zeroizing::new(seals.open(&stored, ACCOUNT)?);
+    open_account_key(&stored, seals)
+}
+
+/// Opens the account key as the registry has it.
+fn open_account_key(stored: &str, seals: &Seals) -> Result<AccountKey, DomainsError> {
+    let text = Zeroizing::new(seals.open(stored, ACCOUNT)?);
     let pkcs8 = Zeroizing::new(STANDARD.decode(text.as_bytes()).map_err(|_| DomainsError::Damaged)?);
     AccountKey::from_pkcs8(&pkcs8).map_err(|_| DomainsError::Damaged)
 }

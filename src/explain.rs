@@ -140,7 +140,7 @@ impl<'c> Tracer<'c> {
             quota = Some((Quota::new(config.gateway.quota_window, shared, metrics), redis.on_failure));
         }
         let registry = match config.gateway.registry.as_ref().filter(|_| config.gateway.acme.is_some()) {
-            Some(registry) => Some(Registry::open(&registry.database).await),
+            Some(registry) => Registry::open_existing(&registry.database).await.transpose(),
             None => None,
         };
         Self { config, quota, redis: failed, registry, roots: Roots::of_system(), now: Timestamp::now() }

@@ -25,6 +25,8 @@ pub use claimed::{FileTenants, conflicts};
 pub use described::describe;
 pub use follow_task::FollowRegistry;
 pub use following::{FollowError, Followed, Following};
-pub use loading::{LoadError, Loaded, load};
+pub use loading::{LoadError, Loaded, load, load_existing};
 pub use node_name::NodeName;
-pub use obtained::{ObtainedCertificate, ObtainedCertificates, ObtainedError, OpenedPair, RegistrySeals};
+pub use obtained::{
+    ObtainedCertificate, ObtainedCertificates, ObtainedError, OpenedPair, RegistrySeals, UnopenedCertificate,
+};

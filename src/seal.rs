@@ -16,6 +16,12 @@ use sha2::{Digest, Sha256};
 /// The beginning of a sealed text. Another form has another number.
 pub const PREFIX: &str = "sealed1.";
 
+/// The length of the id of a key, in Base64.
+const ID_LENGTH: usize = 8;
+
+/// How many bytes at the beginning of a sealed text name its key.
+pub const BEGINNING: usize = PREFIX.len() + ID_LENGTH + 1;
+
 /// The length of a key.
 const KEY_BYTES: usize = 32;
 
@@ -135,6 +141,19 @@ impl Seals {
         String::from_utf8(opened.map_err(|_| Unopened::Damaged)?.to_vec()).map_err(|_| Unopened::Damaged)
     }
 
+    /// The id of each key, that of the key that seals first. An id is the beginning of a digest, so it says nothing of
+    /// its key; it is in everything that the key sealed.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        self.keys().map(|key| &*key.id)
+    }
+
+    /// The id of the key that a stored secret is sealed with, if it is none of these.
+    #[must_use]
+    pub fn missing_key<'s>(&self, stored: &'s str) -> Option<&'s str> {
+        let (id, _) = stored.strip_prefix(PREFIX)?.split_once('.')?;
+        self.keys().all(|key| key.id != id).then_some(id)
+    }
+
     /// The beginning of what a configured key sealed, for each key.
     pub fn prefixes(&self) -> impl Iterator<Item = String> {
         self.keys().map(SealKey::prefix)
@@ -160,11 +179,15 @@ mod tests {
     fn a_sealed_secret_opens_with_its_key_until_that_is_no_longer_the_previous_one() {
         let sealed = seals(1, None).seal(SECRET, URL);
         assert!(sealed.starts_with(PREFIX) && !sealed.contains(SECRET), "{sealed}");
+        assert!(seals(1, None).prefixes().all(|prefix| prefix.len() == BEGINNING));
         assert!(seals(1, None).prefixes().all(|prefix| sealed.starts_with(&prefix)));
         assert_ne!(sealed, seals(1, None).seal(SECRET, URL), "each has a nonce of its own");
         assert_eq!(seals(1, None).open(&sealed, URL).as_deref(), Ok(SECRET));
         assert_eq!(seals(2, Some(1)).open(&sealed, URL).as_deref(), Ok(SECRET));
         assert_eq!(seals(2, None).open(&sealed, URL), Err(Unopened::UnknownKey));
+        assert_eq!(seals(2, None).missing_key(&sealed), seals(1, None).ids().next());
+        assert_eq!(seals(2, Some(1)).missing_key(&sealed), None);
+        assert_eq!(Seals::default().missing_key(SECRET), None, "it is not sealed");
         assert_eq!(Seals::default().open(&sealed, URL), Err(Unopened::UnknownKey));
     }
 

@@ -24,7 +24,7 @@
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
 //!   `import/write.rs`, `groups.rs` (collation), `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `subscriptions.rs` (row locks),
 //!   `subscriptions/due.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`, `subscriptions/progress.rs`,
-//!   `subscriptions/replay.rs`, `registry.rs`, `registry/counts.rs`, `registry/domains.rs`, `tokens/rotating.rs` and `audit.rs` (row locks), `tokens/last_used.rs`, `tokens/hours.rs`,
+//!   `subscriptions/replay.rs`, `registry.rs`, `registry/counts.rs`, `registry/domains.rs`, `registry/resealing.rs`, `tokens/rotating.rs` and `audit.rs` (row locks), `tokens/last_used.rs`, `tokens/hours.rs`,
 //!   `totals.rs`, `identity.rs` and `concerns.rs`.
 
 mod admin_links;

@@ -2,8 +2,10 @@
 //!
 //! The account is registered here and not by the library, which can't register an own key with contacts or an external
 //! account. Registering is idempotent: an authority finds the account by its key. Nothing of this is stored; a process
-//! asks again when it starts, once a day, and after an answer that makes no sense.
+//! asks again when it starts, once a day, and after an answer that makes no sense. An account with another contact than
+//! the configured one gets that one then, if the authority shows contacts: Let's Encrypt keeps none.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,6 +55,21 @@ pub(super) struct Directory {
 pub(super) struct Session {
     pub(super) directory: Directory,
     pub(super) account: Account,
+}
+
+/// An account, as the authority answers when it is registered or looked for.
+struct Registered {
+    /// Its URL.
+    id: String,
+    /// Its contact. `None` if the authority does not show it, or keeps none.
+    contact: Option<Vec<String>>,
+}
+
+/// The body of that answer (RFC 8555, section 7.1.2), as much of it as matters.
+#[derive(Deserialize)]
+struct AccountObject {
+    #[serde(default)]
+    contact: Option<Vec<String>>,
 }
 
 /// Makes and keeps the session with one authority.
@@ -117,17 +134,34 @@ impl Sessions {
 
     async fn make(&self) -> Result<Session, AcmeError> {
         let directory = self.directory().await?;
-        let id = self.register(&directory).await?;
+        let Registered { id, contact } = self.register(&directory).await?;
         let key = PrivatePkcs8KeyDer::from(self.key.pkcs8());
         let account = Account::builder_with_http(Box::new(self.transport.clone()))
             .from_parts(id, key, self.directory.uri().to_string())
             .await
             .map_err(|error| Failure::of(error, Step::Register).into_error())?;
+        if contact.is_some_and(|known| !is_same(&known, &self.contact)) {
+            self.update_contact(&account).await;
+        }
         Ok(Session { directory, account })
     }
 
-    /// The URL of the account.
-    async fn register(&self, directory: &Directory) -> Result<String, AcmeError> {
+    /// Replaces the contact of an account that was registered with another one. Certificates do not depend on it, so a
+    /// refusal is only logged.
+    async fn update_contact(&self, account: &Account) {
+        let contact: Vec<_> = self.contact.iter().map(String::as_str).collect();
+        let authority = self.directory.uri();
+        match account.update_contacts(&contact).await {
+            Ok(()) => tracing::info!(%authority, "the contact of the account is changed to that of `[gateway.acme]`"),
+            Err(error) => {
+                let cause = Failure::of(error, Step::Register).into_error().to_string();
+                tracing::warn!(%authority, cause, "the contact of the account can't be changed; the one before is kept");
+            }
+        }
+    }
+
+    /// The account.
+    async fn register(&self, directory: &Directory) -> Result<Registered, AcmeError> {
         // The authority may take an external account's key only once, so an account that exists is looked for first.
         let found = self.post_new_account(directory, &json!({ "onlyReturnExisting": true })).await;
         match found {
@@ -141,7 +175,7 @@ impl Sessions {
         self.post_new_account(directory, &account).await
     }
 
-    async fn post_new_account(&self, directory: &Directory, payload: &Value) -> Result<String, AcmeError> {
+    async fn post_new_account(&self, directory: &Directory, payload: &Value) -> Result<Registered, AcmeError> {
         let url = &directory.new_account;
         let mut nonce = None;
         for _ in 0..NONCE_ATTEMPTS {
@@ -154,7 +188,9 @@ impl Sessions {
             let response = self.send(request.map_err(|_| AcmeError::down(&TransportError::Url))?).await?;
             if response.status() != StatusCode::BAD_REQUEST {
                 let id = response.headers().get(LOCATION).and_then(|id| id.to_str().ok());
-                return id.map(ToOwned::to_owned).ok_or_else(|| AcmeError::down("sent no URL of the account"));
+                let id = id.map(ToOwned::to_owned).ok_or_else(|| AcmeError::down("sent no URL of the account"))?;
+                let shown = serde_json::from_slice::<AccountObject>(response.body());
+                return Ok(Registered { id, contact: shown.ok().and_then(|account| account.contact) });
             }
             nonce = nonce_of(&response);
         }
@@ -170,6 +206,12 @@ impl Sessions {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, AcmeError> {
         self.transport.send(request).await.map_err(|error| error.during(Step::Register))
     }
+}
+
+/// Whether these are the same addresses, in any order.
+fn is_same(known: &[String], wanted: &[String]) -> bool {
+    let set = |contact: &[String]| contact.iter().cloned().collect::<BTreeSet<_>>();
+    set(known) == set(wanted)
 }
 
 fn nonce_of(response: &Response<Bytes>) -> Option<String> {

@@ -8,11 +8,11 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::output::{pretty, print, shown, table};
+use super::output::{pretty, print, print_stderr, shown, table};
 use super::registry::OpenRegistry;
 use super::{ConfigFile, ListArgs};
-use crate::config::AcmeConfig;
-use crate::domains::{Plan, status};
+use crate::config::{AcmeConfig, GatewayConfig};
+use crate::domains::{MissingKey, Plan, missing_keys, status};
 use crate::store::registry::DomainState;
 
 const DAY: Duration = Duration::from_hours(24);
@@ -47,17 +47,20 @@ pub(super) async fn run(command: &AcmeCommand) -> Result<()> {
     }
 }
 
-fn acme(registry: &OpenRegistry) -> Result<&AcmeConfig> {
-    match &registry.gateway().acme {
+fn acme(gateway: &GatewayConfig) -> Result<&AcmeConfig> {
+    match &gateway.acme {
         Some(acme) => Ok(acme),
         None => bail!("no certificates are obtained: there is no `[gateway.acme]`"),
     }
 }
 
 async fn show_status(command: &ListArgs) -> Result<()> {
-    let open = OpenRegistry::open(&command.file).await?;
-    let (acme, registry) = (acme(&open)?, &open.registry);
+    let loaded = command.file.load()?;
+    let acme = acme(&loaded.gateway)?;
+    let open = OpenRegistry::open_existing(&command.file).await?;
+    let registry = &open.registry;
     let authorities = status(registry, acme).await?;
+    let missing_keys = missing_keys(registry, &acme.seals).await?;
     let states = domains_by_state(&open).await?;
     let within_a_day = registry.count_renewals(DAY).await?;
     let within_a_week = registry.count_renewals(DAY * 7).await?;
@@ -77,7 +80,10 @@ async fn show_status(command: &ListArgs) -> Result<()> {
             states.iter().map(|(state, count)| (state.as_str().to_owned(), json!(count))).collect();
         let renewals = json!({ "within_a_day": within_a_day, "within_a_week": within_a_week, "late": late });
         return print(&pretty(&json!({
-            "authorities": authorities.collect::<Vec<_>>(), "domains": states, "renewals": renewals,
+            "authorities": authorities.collect::<Vec<_>>(),
+            "domains": states,
+            "renewals": renewals,
+            "missing_seal_keys": missing_keys.iter().map(|key| &key.id).collect::<Vec<_>>(),
         })));
     }
     let head = ["AUTHORITY", "ORDERS LEFT", "OF", "NEXT FOR NEW DOMAINS", "DIRECTORY"].map(str::to_owned);
@@ -90,7 +96,11 @@ async fn show_status(command: &ListArgs) -> Result<()> {
     print(&format!(
         "{}\n\ndomains: {states}\nrenewals: {within_a_day} within a day, {within_a_week} within a week, {late} late",
         table(&std::iter::once(head).chain(rows).collect::<Vec<_>>()),
-    ))
+    ))?;
+    for key in missing_keys {
+        print_stderr(&format!("warning: {key}: {}", MissingKey::NEXT_STEP));
+    }
+    Ok(())
 }
 
 async fn domains_by_state(open: &OpenRegistry) -> Result<BTreeMap<DomainState, i64>> {
@@ -102,18 +112,19 @@ async fn domains_by_state(open: &OpenRegistry) -> Result<BTreeMap<DomainState, i
 }
 
 async fn plan(command: &PlanArgs) -> Result<()> {
-    let open = OpenRegistry::open(&command.file).await?;
+    let loaded = command.file.load()?;
+    let acme = acme(&loaded.gateway)?;
     let hosts = match command.hosts {
         Some(hosts) => hosts,
         None => {
+            let open = OpenRegistry::open_existing(&command.file).await?;
             let states = domains_by_state(&open).await?;
+            open.registry.close().await;
             let there: i64 =
                 states.iter().filter(|(state, _)| **state != DomainState::Removed).map(|(_, count)| count).sum();
             u64::try_from(there).unwrap_or(0)
         }
     };
-    open.registry.close().await;
-    let acme = acme(&open)?;
     let plans = acme.requests.authorities.iter().zip(&acme.limits);
     let plans: Vec<_> =
         plans.map(|(authority, limits)| (&authority.name, Plan::new(hosts, command.days, *limits))).collect();

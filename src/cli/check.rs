@@ -16,6 +16,7 @@ use futures_util::{StreamExt, stream};
 use super::ConfigFile;
 use super::output::print;
 use crate::config::{Config, Examination, Problem, Problems, RegisteredTenant, TenantConfig};
+use crate::domains::{MissingKey, missing_keys};
 use crate::explain::{Finding, Trace, Tracer};
 use crate::gateway::DescriptorShare;
 use crate::registry::{self, FileTenants, Following};
@@ -41,7 +42,7 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
     // Check databases despite other faults, so that one run reports everything.
     let examination = Config::examine(&file.config, None);
     let (redis, eviction) = check_redis(&examination).await;
-    let (registered, faults_of_registry) = read_registry(&examination).await;
+    let (registered, faults_of_registry, missing_registry) = read_registry(&examination).await;
     let Examination { gateway, mut tenants, sources, mut problems, warnings, .. } = examination;
     tenants.extend(registered);
     problems.extend(faults_of_registry);
@@ -59,6 +60,9 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
     problems.extend(faults.into_iter().flatten());
     for warning in warnings {
         print(&format!("{warning}\n"))?;
+    }
+    if let Some(warning) = missing_registry {
+        print(&warning)?;
     }
     for tenant in &tenants {
         if let Some(pooler) = tenant.database.detected_pooler() {
@@ -113,18 +117,34 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
 }
 
 /// The tenants of the registry, the faults of their texts, and the faults of files that conflict with them.
-async fn read_registry(examination: &Examination) -> (Vec<Arc<TenantConfig>>, Vec<Problem>) {
+/// A warning if there is no registry yet.
+async fn read_registry(examination: &Examination) -> (Vec<Arc<TenantConfig>>, Vec<Problem>, Option<String>) {
     let gateway = examination.gateway.as_ref();
     let Some((gateway, config)) = gateway.and_then(|gateway| Some((gateway, gateway.registry.as_ref()?))) else {
-        return (Vec::new(), Vec::new());
+        return (Vec::new(), Vec::new(), None);
     };
-    let loaded = match registry::load(config, &gateway.webhooks.seals, "").await {
-        Ok(loaded) => loaded,
-        Err(error) => return (Vec::new(), examination.registry_problem(with_causes(&error)).into_iter().collect()),
+    let loaded = match registry::load_existing(config, &gateway.webhooks.seals).await {
+        Ok(Some(loaded)) => loaded,
+        // As before the first start.
+        Ok(None) => return (Vec::new(), Vec::new(), Some(format!("warning: {}", config.missing()))),
+        Err(error) => {
+            let problem = examination.registry_problem(with_causes(&error));
+            return (Vec::new(), problem.into_iter().collect(), None);
+        }
     };
     let mut tenants = Vec::with_capacity(loaded.rows.len());
     let files = FileTenants::of(&examination.tenants);
     let mut problems = registry::conflicts(&files, Following::tenants_of(&loaded));
+    if let Some((registry, acme)) = loaded.registry.as_ref().zip(gateway.acme.as_ref()) {
+        match missing_keys(registry, &acme.seals).await {
+            Ok(missing) => problems.extend(
+                missing
+                    .into_iter()
+                    .filter_map(|key| Some(examination.registry_problem(key.to_string())?.help(MissingKey::NEXT_STEP))),
+            ),
+            Err(error) => problems.extend(examination.registry_problem(with_causes(&error))),
+        }
+    }
     for (row, _) in loaded.rows {
         // Again, with certificates.
         let text = row.text.as_deref().unwrap_or_default();
@@ -133,7 +153,10 @@ async fn read_registry(examination: &Examination) -> (Vec<Arc<TenantConfig>>, Ve
             Err(faults) => problems.extend(faults.iter().cloned().map(|fault| fault.of_registered(&row.slug))),
         }
     }
-    (tenants, problems)
+    if let Some(registry) = &loaded.registry {
+        registry.close().await;
+    }
+    (tenants, problems, None)
 }
 
 /// Reports the tenants that need attention. Returns how many would not be served.

@@ -115,7 +115,7 @@ pub(super) async fn run(command: &DomainCommand) -> Result<()> {
 
 /// The registry of a configuration that has domains.
 async fn open(file: &ConfigFile) -> Result<OpenRegistry> {
-    let open = OpenRegistry::open(file).await?;
+    let open = OpenRegistry::open_existing(file).await?;
     if open.gateway().domains.is_none() {
         bail!("domains are not configured: say in `[gateway.domains]` where they have to point");
     }

@@ -33,14 +33,26 @@ pub(super) struct OpenRegistry {
 }
 
 impl OpenRegistry {
+    /// For a command that adds something: creates a registry that is missing.
     pub(super) async fn open(file: &ConfigFile) -> Result<Self> {
         let loaded = file.load()?;
-        let Some(config) = &loaded.gateway.registry else {
-            bail!("there is no registry: set `registry` in `[gateway]`, such as \"sqlite:registry.db\"");
-        };
-        let registry = Registry::open(&config.database).await.map_err(unavailable)?;
+        let registry = Registry::open(&configured(&loaded)?.database).await.map_err(unavailable)?;
+        Ok(Self::new(registry, loaded))
+    }
+
+    /// For a command that reads, or changes what is there: a path or a name with a typing mistake is no empty registry.
+    pub(super) async fn open_existing(file: &ConfigFile) -> Result<Self> {
+        let loaded = file.load()?;
+        let config = configured(&loaded)?;
+        match Registry::open_existing(&config.database).await.map_err(unavailable)? {
+            Some(registry) => Ok(Self::new(registry, loaded)),
+            None => bail!("{}", config.missing()),
+        }
+    }
+
+    fn new(registry: Registry, loaded: Config) -> Self {
         let files = FileTenants::of(&loaded.tenants);
-        Ok(Self { registry, loaded, files })
+        Self { registry, loaded, files }
     }
 
     pub(super) fn config(&self) -> &RegistryConfig {
@@ -95,6 +107,13 @@ impl OpenRegistry {
     }
 }
 
+fn configured(loaded: &Config) -> Result<&RegistryConfig> {
+    match &loaded.gateway.registry {
+        Some(config) => Ok(config),
+        None => bail!("there is no registry: set `registry` in `[gateway]`, such as \"sqlite:registry.db\""),
+    }
+}
+
 /// Faults as their own reports.
 fn plain(refused: EditRefused) -> anyhow::Error {
     match refused {
@@ -127,7 +146,9 @@ impl ConfigFile {
             return Ok(Arc::clone(tenant));
         }
         if let Some(registry) = &config.gateway.registry {
-            let open = Registry::open(&registry.database).await.map_err(unavailable)?;
+            let Some(open) = Registry::open_existing(&registry.database).await.map_err(unavailable)? else {
+                bail!("there is no tenant `{slug}` in the files, and {}", registry.missing());
+            };
             let row = open.find(slug).await.map_err(unavailable)?;
             open.close().await;
             if let Some(text) = row.and_then(|row| row.text) {
@@ -142,13 +163,17 @@ impl ConfigFile {
         bail!("there is no tenant `{slug}` among the {} tenants", known.len())
     }
 
-    /// The tenants of the registry: the slug of each, and the tenant or its faults.
+    /// The tenants of the registry: the slug of each, and the tenant or its faults. A registry that is missing has none,
+    /// which is reported.
     pub(super) async fn read_registry(
         &self,
         config: &Config,
     ) -> Result<Vec<(String, Result<Arc<TenantConfig>, Problems>)>> {
         let Some(registry) = &config.gateway.registry else { return Ok(Vec::new()) };
-        let loaded = crate::registry::load(registry, &config.gateway.webhooks.seals, "").await?;
+        let Some(loaded) = crate::registry::load_existing(registry, &config.gateway.webhooks.seals).await? else {
+            print_stderr(&format!("warning: {}", registry.missing()));
+            return Ok(Vec::new());
+        };
         let rows = loaded.rows.into_iter().map(|(row, read)| (row.slug, read.map(|tenant| tenant.config)));
         Ok(rows.collect())
     }
@@ -188,7 +213,7 @@ pub(super) async fn run_tokens(command: &OperatorTokenCommand) -> Result<()> {
     match command {
         OperatorTokenCommand::Create(command) => create(command).await,
         OperatorTokenCommand::List(command) => {
-            let open = OpenRegistry::open(&command.file).await?;
+            let open = OpenRegistry::open_existing(&command.file).await?;
             let tokens = open.registry.list_operator_tokens().await.map_err(unavailable)?;
             open.registry.close().await;
             if command.json {
@@ -216,7 +241,7 @@ pub(super) async fn run_tokens(command: &OperatorTokenCommand) -> Result<()> {
             print(&table(&std::iter::once(head.map(str::to_owned)).chain(rows).collect::<Vec<_>>()))
         }
         OperatorTokenCommand::Revoke(command) => {
-            let open = OpenRegistry::open(&command.file).await?;
+            let open = OpenRegistry::open_existing(&command.file).await?;
             let known = open.registry.revoke_operator_token(command.id, Timestamp::now()).await.map_err(unavailable)?;
             open.registry.close().await;
             if !known {
@@ -263,7 +288,7 @@ pub(super) struct NodesArgs {
 
 /// `formgate nodes`.
 pub(super) async fn run_nodes(command: &NodesArgs) -> Result<()> {
-    let open = OpenRegistry::open(&command.list.file).await?;
+    let open = OpenRegistry::open_existing(&command.list.file).await?;
     let nodes = open.registry.nodes().await.map_err(unavailable)?;
     let head = open.registry.head("").await.map_err(unavailable)?;
     open.registry.close().await;

@@ -238,7 +238,7 @@ async fn show(command: &ShowArgs) -> Result<()> {
             print(&format!("the tenant `{slug}` is configured in {place}"))
         };
     }
-    let registry = OpenRegistry::open(&command.file).await?;
+    let registry = OpenRegistry::open_existing(&command.file).await?;
     let row = registry.registry.find(slug).await?;
     registry.registry.close().await;
     let Some(row) = row else { bail!("there is no tenant `{slug}` in the files or the registry") };
@@ -251,7 +251,7 @@ async fn show(command: &ShowArgs) -> Result<()> {
 async fn list(command: &ListArgs) -> Result<()> {
     let config = command.file.load()?;
     let rows = match &config.gateway.registry {
-        Some(_) => OpenRegistry::open(&command.file).await?.rows().await?,
+        Some(_) => OpenRegistry::open_existing(&command.file).await?.rows().await?,
         None => Vec::new(),
     };
     if command.json {
@@ -272,7 +272,7 @@ async fn list(command: &ListArgs) -> Result<()> {
 }
 
 async fn remove(command: &RemoveArgs) -> Result<()> {
-    let registry = OpenRegistry::open(&command.file).await?;
+    let registry = OpenRegistry::open_existing(&command.file).await?;
     registry.check_owner(&command.slug)?;
     let write = RegistryWrite { slug: command.slug.clone(), change: RegistryChange::Remove, expected: None };
     let written = registry.write(&[write]).await?;
@@ -284,7 +284,7 @@ async fn remove(command: &RemoveArgs) -> Result<()> {
 }
 
 async fn export(command: &ExportArgs) -> Result<()> {
-    let registry = OpenRegistry::open(&command.file).await?;
+    let registry = OpenRegistry::open_existing(&command.file).await?;
     let mut rows = registry.rows().await?;
     if let Some(missing) = command.slugs.iter().find(|slug| rows.iter().all(|row| row.slug != **slug)) {
         bail!("there is no tenant `{missing}` in the registry");

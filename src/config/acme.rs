@@ -6,7 +6,7 @@ use super::DomainsConfig;
 use super::context::LoadContext;
 use super::problem::Problem;
 use super::table::{StringValue, TableReader};
-use super::webhooks::{read_authorities, read_key};
+use super::webhooks::{MAKE_KEY, read_authorities, read_key};
 use crate::acme::{AcmeSettings, Authority, ChallengeKind, ExternalAccount};
 use crate::outbound::Target;
 use crate::seal::Seals;
@@ -68,9 +68,8 @@ pub(super) fn read(
     if challenges.is_empty() {
         challenges = vec![ChallengeKind::Http01, ChallengeKind::TlsAlpn01];
     }
-    let keys = table.required_strings("seal_keys");
-    let mut keys = keys.iter().filter_map(|text| read_key(text, context)).collect::<Vec<_>>().into_iter();
-    let seals = Seals::new(keys.next(), keys);
+    let keys = table.required_strings_with_help("seal_keys", MAKE_KEY);
+    let seals = read_keys(&keys, context);
     let entries = table.tables("ca");
     let is_default = entries.is_empty();
     let mut authorities: Vec<Authority> = Vec::with_capacity(entries.len().max(1));
@@ -96,6 +95,22 @@ pub(super) fn read(
     let dns_servers = domains.map(|domains| domains.resolvers.clone()).unwrap_or_default();
     let requests = AcmeSettings { contact, challenges, authorities, dns_servers, ..AcmeSettings::default() };
     Some(AcmeConfig { requests, limits, seals })
+}
+
+/// Reads `seal_keys`: the first one seals, and all of them open.
+fn read_keys(texts: &[StringValue], context: &LoadContext<'_>) -> Seals {
+    let mut keys = Vec::with_capacity(texts.len());
+    for text in texts {
+        let Some(key) = read_key(text, context) else { continue };
+        if keys.contains(&key) {
+            // Whoever has changed the variable of one of them has changed nothing.
+            let problem = Problem::at(&text.span, "this key is in `seal_keys` already");
+            context.report(problem.help("list each key once: the first one seals, and all of them open"));
+        }
+        keys.push(key);
+    }
+    let mut keys = keys.into_iter();
+    Seals::new(keys.next(), keys)
 }
 
 fn lets_encrypt() -> Authority {

@@ -28,6 +28,18 @@ pub struct RegistryConfig {
     pub folder: PathBuf,
 }
 
+impl RegistryConfig {
+    /// What a command reports that needs a registry and finds none. Never shows a password.
+    #[must_use]
+    pub fn missing(&self) -> String {
+        format!(
+            "the registry `{:?}` does not exist yet: a node creates it when it starts, and `formgate tenant import` when it \
+             adds tenants; if it should exist, correct `registry` in `[gateway]`",
+            self.database
+        )
+    }
+}
+
 /// The `[gateway.operator]` table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperatorConfig {

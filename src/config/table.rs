@@ -88,13 +88,19 @@ impl<'r, 't> TableReader<'r, 't> {
 
     /// A required array of at least one string.
     pub(super) fn required_strings(&mut self, key: &'static str) -> Vec<StringValue> {
-        self.require_items(key);
+        self.require_items(key, None);
+        self.strings(key)
+    }
+
+    /// The same for strings that a reader can't make up. `help` says where they come from.
+    pub(super) fn required_strings_with_help(&mut self, key: &'static str, help: &'static str) -> Vec<StringValue> {
+        self.require_items(key, Some(help));
         self.strings(key)
     }
 
     /// A required array of at least one string or table.
     pub(super) fn required_strings_or_tables(&mut self, key: &'static str) -> Vec<StringOrTable<'r, 't>> {
-        self.require_items(key);
+        self.require_items(key, None);
         let Some((span, value)) = self.take(key) else { return Vec::new() };
         let DeValue::Array(items) = value else {
             self.context.report(Problem::at(&span, "expected an array of strings or tables").label(found(&value)));
@@ -231,13 +237,19 @@ impl<'r, 't> TableReader<'r, 't> {
         }
     }
 
-    fn require_items(&self, key: &str) {
-        self.require(key, "key");
-        let value = self.values.get(key);
-        if let Some(value) = value.filter(|value| value.get_ref().as_array().is_some_and(|items| items.is_empty())) {
-            let span = SourceSpan::new(&self.source, value.span());
-            self.context.report(Problem::at(&span, format!("`{key}` needs at least one entry")));
-        }
+    fn require_items(&self, key: &str, help: Option<&'static str>) {
+        let problem = match self.values.get(key) {
+            None => Problem::at(&self.span, format!("missing key `{key}`")),
+            Some(value) if value.get_ref().as_array().is_some_and(|items| items.is_empty()) => {
+                let span = SourceSpan::new(&self.source, value.span());
+                Problem::at(&span, format!("`{key}` needs at least one entry"))
+            }
+            Some(_) => return,
+        };
+        self.context.report(match help {
+            Some(help) => problem.help(help),
+            None => problem,
+        });
     }
 
     fn with_span(&self, value: Spanned<DeValue<'t>>) -> (SourceSpan, DeValue<'t>) {

@@ -128,11 +128,14 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Webhook
     config
 }
 
+/// How to make a key that seals.
+pub(super) const MAKE_KEY: &str = "make one: `openssl rand -base64 32`";
+
 pub(super) fn read_key(text: &StringValue, context: &LoadContext<'_>) -> Option<SealKey> {
     let key = SealKey::parse(&text.value);
     if let Err(error) = &key {
         let problem = Problem::at(&text.span, error.to_string());
-        context.report(problem.help("make one: `openssl rand -base64 32`"));
+        context.report(problem.help(MAKE_KEY));
     }
     key.ok()
 }

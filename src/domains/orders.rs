@@ -211,7 +211,8 @@ impl Domains {
         chain: IssuedChain,
     ) -> Result<(), DomainsError> {
         let Some((acme, client)) = self.client().await? else { return Ok(()) };
-        let key = Zeroizing::new(acme.seals.open(&pending.key, host.as_str())?);
+        let key = acme.seals.open(&pending.key, host.as_str()).map_err(DomainsError::UnopenedOrder)?;
+        let key = Zeroizing::new(key);
         let certificate = certificate::pair_of_text(host, &chain.pem, &key)
             .map_err(|error| with_causes(&error))
             .and_then(|read| if read.names.covers(host) { Ok(read) } else { Err("it is for another host".to_owned()) });

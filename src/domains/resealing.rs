@@ -24,8 +24,23 @@ pub struct Resealed {
     pub account: bool,
     /// The hosts that a node works on at the moment, or that changed meanwhile.
     pub busy: Vec<String>,
-    /// What no configured key opens: hosts, and `acme account`.
-    pub unopened: Vec<String>,
+    /// What no configured key opens.
+    pub unopened: Vec<UnopenedKey>,
+}
+
+/// A private key that can't be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnopenedKey {
+    /// The host of its certificate or order. `None` for the account key.
+    pub host: Option<String>,
+    /// The id of the key that it is sealed with. `None` if that one is configured, and the text is damaged.
+    pub missing: Option<String>,
+}
+
+impl UnopenedKey {
+    fn new(host: Option<&str>, stored: &str, seals: &Seals) -> Self {
+        Self { host: host.map(ToOwned::to_owned), missing: seals.missing_key(stored).map(ToOwned::to_owned) }
+    }
 }
 
 impl Resealed {
@@ -61,7 +76,7 @@ async fn reseal_account(registry: &Registry, seals: &Seals, resealed: &mut Resea
             registry.replace_account_key(&seals.seal(&text, ACCOUNT)).await?;
             resealed.account = true;
         }
-        None => resealed.unopened.push(ACCOUNT.to_owned()),
+        None => resealed.unopened.push(UnopenedKey::new(None, &stored, seals)),
     }
     Ok(())
 }
@@ -86,14 +101,14 @@ async fn reseal_order(
 ) -> Result<(), DomainsError> {
     let pending: Result<PendingOrder, _> = serde_json::from_str(&record.pending);
     let Ok(mut pending) = pending else {
-        resealed.unopened.push(record.host);
+        resealed.unopened.push(UnopenedKey::new(Some(&record.host), "", seals));
         return Ok(());
     };
     if seals.is_current(&pending.key) {
         return Ok(());
     }
     let Ok(key) = seals.open(&pending.key, &record.host) else {
-        resealed.unopened.push(record.host);
+        resealed.unopened.push(UnopenedKey::new(Some(&record.host), &pending.key, seals));
         return Ok(());
     };
     pending.key = seals.seal(&key, &record.host);
@@ -117,7 +132,7 @@ async fn reseal_certificates(registry: &Registry, seals: &Seals, resealed: &mut 
                 continue;
             }
             match seals.open(key, &certificate.host) {
-                Err(_) => resealed.unopened.push(certificate.host),
+                Err(_) => resealed.unopened.push(UnopenedKey::new(Some(&certificate.host), key, seals)),
                 Ok(opened) => {
                     let sealed = seals.seal(&opened, &certificate.host);
                     if registry.reseal_certificate(&certificate, &sealed).await? {

@@ -38,7 +38,7 @@ const AT_ONCE: usize = 16;
 /// Larger: a tenant whose name servers hang keeps others waiting. Smaller: more statements to take many domains.
 const SHARE: usize = 4;
 
-/// How often rows are made for every host, and not only for new ones.
+/// How often rows are made for every host, and not only for new ones. A restore of the registry is noticed at once.
 ///
 /// Larger: a host whose row is lost waits for longer. Smaller: more statements that change nothing.
 const MAKE_INTERVAL: Duration = Duration::from_mins(10);
@@ -63,6 +63,8 @@ pub struct DomainWorker {
     seen: Option<Arc<Directory>>,
     /// When rows were made for every host.
     made_at: Option<Instant>,
+    /// How often the registry had been restored by then.
+    restores: u64,
     counted_at: Option<Instant>,
     /// Whether the last failure was logged.
     is_failing: Arc<AtomicBool>,
@@ -79,6 +81,7 @@ impl DomainWorker {
             needed: Needed::default(),
             seen: None,
             made_at: None,
+            restores: 0,
             counted_at: None,
             is_failing: Arc::default(),
         }
@@ -86,9 +89,10 @@ impl DomainWorker {
 
     async fn work(&mut self) -> Result<(), DomainsError> {
         let directory = self.domains.directory.load_full();
-        if self.made_at.is_none_or(|at| at.elapsed() >= MAKE_INTERVAL) {
+        let restores = self.domains.following.restores();
+        if self.made_at.is_none_or(|at| at.elapsed() >= MAKE_INTERVAL) || self.restores != restores {
             self.needed.forget();
-            (self.seen, self.made_at) = (None, Some(Instant::now()));
+            (self.seen, self.made_at, self.restores) = (None, Some(Instant::now()), restores);
         }
         if self.seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &directory)) {
             self.needed.make(&self.domains, &directory).await?;
@@ -148,6 +152,7 @@ impl DomainWorker {
             (row.slug.as_str().into(), format!("{}: {}. {}", row.host, reason.name(), reason.next_step()))
         };
         domains.failing.store(Arc::new(failing.iter().map(fault).collect()));
+        domains.try_keys(registry).await?;
         let Some(acme) = &domains.acme else { return Ok(()) };
         for (at, (authority, limits)) in acme.requests.authorities.iter().zip(&acme.limits).enumerate() {
             let budget = budgets::orders(&authority.name, *limits, budgets::Order::Renewal);
@@ -189,6 +194,10 @@ fn busy(tenants: &HashMap<task::Id, String>) -> Vec<&str> {
 fn note(outcome: &Result<(), DomainsError>, host: &str, is_failing: &AtomicBool) {
     match outcome {
         Ok(()) => is_failing.store(false, Ordering::Relaxed),
+        // It is logged when it changes, and not for each domain.
+        Err(error @ (DomainsError::Unopened(_) | DomainsError::Damaged)) => {
+            tracing::debug!(cause = with_causes(error), host, "nothing can be ordered");
+        }
         Err(error) => {
             if !is_failing.swap(true, Ordering::Relaxed) {
                 tracing::error!(cause = with_causes(error), host, "domains can't be looked after");

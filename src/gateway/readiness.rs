@@ -79,12 +79,16 @@ impl ReadinessParts {
         }
         if let Some(domains) = &self.pipeline.domains {
             let failing = note(domains.failing(), &mut tenants);
-            let unasked = |count| format!("DNS can't be asked for {count}; check the resolvers");
-            let state = match domains.unasked() {
-                0 => failing,
-                count if failing == OK => unasked(count),
-                count => format!("{failing}; {}", unasked(count)),
+            let account = domains.unopened_account().map(|_| {
+                "the account key can't be opened, see the log; no certificates are obtained or renewed".to_owned()
+            });
+            let unasked = match domains.unasked() {
+                0 => None,
+                count => Some(format!("DNS can't be asked for {count}; check the resolvers")),
             };
+            let faults = [Some(failing).filter(|failing| failing != OK), account, unasked];
+            let faults: Vec<_> = faults.into_iter().flatten().collect();
+            let state = if faults.is_empty() { OK.to_owned() } else { faults.join("; ") };
             parts.insert("domains", state);
         }
         tenants = tenants.into_iter().take(NAMED).collect();

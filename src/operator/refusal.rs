@@ -11,7 +11,7 @@ use crate::config::registered::json::{Faults, by_key};
 use crate::registry::FollowError;
 use crate::registry::editing::EditRefused;
 use crate::reply::Reply;
-use crate::store::registry::WriteRefused;
+use crate::store::registry::{WriteRefused, registry_remedy};
 use crate::store::{StoreError, with_causes};
 
 /// Why a request is not answered as wished.
@@ -141,7 +141,13 @@ impl OperatorRefusal {
             Self::Registry(error) => {
                 let cause = with_causes(&error);
                 tracing::error!(cause, "the registry can't be used by the operator API");
-                unavailable(&format!("The registry can't be used: {cause}"))
+                match &error {
+                    FollowError::Store(error) => {
+                        unavailable(&format!("The registry can't be used: {cause}; {}", registry_remedy(error)))
+                    }
+                    // Its text has the next step.
+                    FollowError::OtherRegistry => unavailable(&format!("The registry can't be used: {cause}")),
+                }
             }
         }
     }

@@ -5,14 +5,17 @@
 //! a file has, leaves its tenant as it was, is logged, and is tried again when the files change.
 
 mod certificates;
+mod error;
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Notify, OnceCell, OwnedMutexGuard};
+
+pub use error::FollowError;
 
 use super::claimed::FileTenants;
 use super::loading::{Loaded, read_rows, read_whole};
@@ -50,20 +53,8 @@ pub struct Following {
     sightings: Mutex<Sightings>,
     /// The database has another registry than the one that this node follows.
     is_other: AtomicBool,
-}
-
-/// Why the registry is not followed at the moment.
-#[derive(Debug, thiserror::Error)]
-pub enum FollowError {
-    /// It can't be used.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// Its database has another registry, such as a new and empty one in place of one that was lost.
-    #[error(
-        "the database has another registry than the one that this node follows: restore that one, or remove the \
-         snapshot and restart the node to follow the other"
-    )]
-    OtherRegistry,
+    /// How often the registry was restored to an earlier state.
+    restores: AtomicU64,
 }
 
 /// What this node has taken over.
@@ -120,7 +111,7 @@ impl Following {
             refused: refused.collect(),
             snapshot: Snapshot::new(&config.snapshot, seals.texts),
             certificates: 0,
-            presence: Presence::default(),
+            presence: Presence::new(seals.certificates.ids().map(ToOwned::to_owned).collect()),
         };
         let following = Self {
             config: config.clone(),
@@ -134,6 +125,7 @@ impl Following {
             state: Mutex::default(),
             sightings: Mutex::default(),
             is_other: AtomicBool::new(false),
+            restores: AtomicU64::new(0),
             followed: Arc::new(tokio::sync::Mutex::new(followed)),
         };
         {
@@ -172,6 +164,12 @@ impl Following {
     #[must_use]
     pub fn node(&self) -> &NodeName {
         &self.node
+    }
+
+    /// How often the registry was restored to an earlier state, as far as this process knows.
+    #[must_use]
+    pub fn restores(&self) -> u64 {
+        self.restores.load(Ordering::Acquire)
     }
 
     /// Looks at the registry now: something was written here.
@@ -252,6 +250,7 @@ impl Following {
             );
             let (head, rows) = read_whole(registry, self.node.id()).await?;
             self.apply(&mut followed, head, rows, true).await;
+            self.restores.fetch_add(1, Ordering::Release);
         }
         while followed.head.revision < head.revision {
             let rows = registry.changes_after(followed.head.revision, PAGE).await?;

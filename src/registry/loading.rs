@@ -53,19 +53,45 @@ pub struct Loaded {
     pub rows: Vec<(RegistryRow, Result<RegisteredTenant, Problems>)>,
 }
 
-/// Reads the registry, or its snapshot while it is away.
+/// Reads the registry, or its snapshot while it is away. Creates the registry if it is missing.
 ///
 /// # Errors
 /// [`LoadError`].
 pub async fn load(config: &RegistryConfig, seals: &Seals, node: &str) -> Result<Loaded, LoadError> {
-    let outcome = timeout(OPEN_LIMIT, async {
+    let opened = async {
         let registry = Registry::open(&config.database).await?;
         let (head, rows) = read_whole(&registry, node).await?;
-        Ok::<_, StoreError>((registry, head, rows))
-    });
-    let outcome = outcome.await;
+        Ok((registry, head, rows))
+    };
+    let outcome = timeout(OPEN_LIMIT, opened).await;
+    complete(config, seals, outcome.map_err(|_| None).and_then(|outcome| outcome.map_err(Some))).await
+}
+
+/// The same for a command that only reads. Returns `None` if the registry is missing.
+///
+/// # Errors
+/// [`LoadError`].
+pub async fn load_existing(config: &RegistryConfig, seals: &Seals) -> Result<Option<Loaded>, LoadError> {
+    let opened = async {
+        let Some(registry) = Registry::open_existing(&config.database).await? else { return Ok(None) };
+        let (head, rows) = read_whole(&registry, "").await?;
+        Ok(Some((registry, head, rows)))
+    };
+    let outcome = timeout(OPEN_LIMIT, opened).await;
+    match outcome.map_err(|_| None).and_then(|outcome| outcome.map_err(Some)).transpose() {
+        Some(outcome) => complete(config, seals, outcome).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Takes the snapshot if the registry could not be read, for a reason or in time, or is another one.
+async fn complete(
+    config: &RegistryConfig,
+    seals: &Seals,
+    outcome: Result<(Registry, Head, Vec<RegistryRow>), Option<StoreError>>,
+) -> Result<Loaded, LoadError> {
     let (registry, head, rows) = match outcome {
-        Ok(Ok((registry, head, rows))) => {
+        Ok((registry, head, rows)) => {
             let kept = match Snapshot::epoch(&config.snapshot).await {
                 Some(epoch) if epoch != head.epoch => Snapshot::read(&config.snapshot, seals).await,
                 _ => None,
@@ -77,8 +103,7 @@ pub async fn load(config: &RegistryConfig, seals: &Seals, node: &str) -> Result<
                 (Some(registry), head, rows)
             }
         }
-        failed => {
-            let cause = failed.ok().and_then(Result::err);
+        Err(cause) => {
             let Some((head, rows)) = Snapshot::read(&config.snapshot, seals).await else {
                 let snapshot = config.snapshot.file().map(|file| file.display().to_string()).unwrap_or_default();
                 return Err(match cause {

@@ -4,7 +4,7 @@
 //! and keys are read when a handshake needs them: from the snapshot, which has every certificate that this node has seen,
 //! or else from the registry. So what is served outlives the registry and a restart.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use jiff::Timestamp;
@@ -20,6 +20,8 @@ use crate::store::{Registry, StoreError};
 #[derive(Debug)]
 pub struct ObtainedCertificates {
     index: RwLock<HashMap<Box<str>, ObtainedCertificate>>,
+    /// The hosts whose certificates are sealed with a key that is not configured.
+    unopened: RwLock<BTreeMap<Box<str>, UnopenedCertificate>>,
     config: RegistryConfig,
     /// Opened at the first handshake that needs it.
     snapshot: OnceCell<Registry>,
@@ -36,6 +38,15 @@ pub struct ObtainedCertificate {
     pub revision: i64,
     /// Until when it is valid.
     pub not_after: Timestamp,
+}
+
+/// A certificate that can't be served, because its key is sealed with a key that is not configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnopenedCertificate {
+    /// The tenant that it would be served for.
+    pub slug: Arc<str>,
+    /// The id of the key that is missing.
+    pub missing: Arc<str>,
 }
 
 /// The keys that a node needs to follow a registry.
@@ -75,6 +86,7 @@ impl ObtainedCertificates {
     pub fn new(config: &RegistryConfig, seals: &Seals) -> Self {
         Self {
             index: RwLock::default(),
+            unopened: RwLock::default(),
             config: config.clone(),
             snapshot: OnceCell::new(),
             registry: OnceCell::new(),
@@ -94,6 +106,12 @@ impl ObtainedCertificates {
     pub fn all(&self) -> Vec<(Box<str>, ObtainedCertificate)> {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
         index.iter().map(|(host, known)| (host.clone(), known.clone())).collect()
+    }
+
+    /// The hosts whose certificates can't be served for lack of a key, in alphabetical order.
+    #[must_use]
+    pub fn unopened(&self) -> BTreeMap<Box<str>, UnopenedCertificate> {
+        self.unopened.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Reads the chain and the key of a host.
@@ -127,13 +145,20 @@ impl ObtainedCertificates {
     /// Takes certificates over. With `is_whole`, there are no others.
     pub(super) fn take(&self, rows: &[CertificateRecord], is_whole: bool) {
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        let mut unopened = self.unopened.write().unwrap_or_else(PoisonError::into_inner);
         if is_whole {
             index.clear();
+            unopened.clear();
         }
         for row in rows {
-            if row.pair.is_none() {
+            unopened.remove(row.host.as_str());
+            let Some(pair) = &row.pair else {
                 index.remove(row.host.as_str());
                 continue;
+            };
+            if let Some(missing) = self.seals.missing_key(&pair.key) {
+                let certificate = UnopenedCertificate { slug: row.slug.as_str().into(), missing: missing.into() };
+                unopened.insert(row.host.as_str().into(), certificate);
             }
             let known = ObtainedCertificate {
                 slug: row.slug.as_str().into(),

@@ -20,6 +20,8 @@ const BEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// Whether the registry has what this node last wrote.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
+    /// The ids of the keys that seal private keys.
+    seal_keys: Vec<String>,
     written_at: Option<Instant>,
     is_faulty: bool,
 }
@@ -66,6 +68,11 @@ impl Sighting {
 }
 
 impl Presence {
+    /// Nothing is written yet. `seal_keys` are the ids of the keys that seal private keys.
+    pub(super) fn new(seal_keys: Vec<String>) -> Self {
+        Self { seal_keys, ..Self::default() }
+    }
+
     /// Whether it is time to write. After a fault, the next look tries again.
     pub(super) fn is_due(&self) -> bool {
         self.written_at.is_none_or(|at| at.elapsed() >= BEAT_INTERVAL)
@@ -92,6 +99,7 @@ impl Presence {
             revision,
             refused,
             beat: format!("{:016x}", rand::random::<u64>()),
+            seal_keys: self.seal_keys.clone(),
             started_at: node.started_at(),
         };
         let running = sightings.lock().unwrap_or_else(PoisonError::into_inner).running();

@@ -7,7 +7,7 @@
 //! `writing` adds, changes and removes tenants, each host and database claimed once; `nodes` records how far each
 //! node has got; `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a
 //! certificate, `counts` counts them, `claiming` adds and removes domains, `certificates` has what was obtained for them; `budgets`, `account`
-//! and `events` belong to that; `resealing` is for a change of the key.
+//! and `events` belong to that; `resealing` is for a change of the key; `remedy` says what to do when the registry can't be used.
 
 mod account;
 mod budgets;
@@ -18,6 +18,7 @@ mod domains;
 mod events;
 mod nodes;
 mod operator_tokens;
+mod remedy;
 mod resealing;
 mod writing;
 
@@ -38,7 +39,8 @@ pub use domains::{DomainFilter, DomainRecord, DomainState, Lease};
 pub use events::{DomainEvent, RegistryEvent};
 pub use nodes::{Beat, Head, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
-pub use resealing::PendingRecord;
+pub use remedy::registry_remedy;
+pub use resealing::{PendingRecord, SealedBy};
 pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written as RegistryWritten};
 
 /// How many rows are read at once.
@@ -56,13 +58,15 @@ const MAX_CONNECTIONS: u32 = 4;
 /// Larger: a registry that hangs holds up reloads of the files for longer. Smaller: a slow one counts as away.
 const LIMIT: Duration = Duration::from_secs(5);
 
-const POSTGRES: [Script; 2] = [
+const POSTGRES: [Script; 3] = [
     ("the registry", include_str!("registry/schema/postgres-1.sql")),
     ("domains and certificates", include_str!("registry/schema/postgres-2.sql")),
+    ("the keys of nodes", include_str!("registry/schema/postgres-3.sql")),
 ];
-const SQLITE: [Script; 2] = [
+const SQLITE: [Script; 3] = [
     ("the registry", include_str!("registry/schema/sqlite-1.sql")),
     ("domains and certificates", include_str!("registry/schema/sqlite-2.sql")),
+    ("the keys of nodes", include_str!("registry/schema/sqlite-3.sql")),
 ];
 
 /// An open registry. Cloning shares its connections.
@@ -121,6 +125,22 @@ impl Registry {
                 outcome => return outcome,
             }
         }
+    }
+
+    /// Opens a registry that exists. Returns `None`, and creates nothing, if its SQLite file or its tables are missing.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_existing(location: &DatabaseLocation) -> Result<Option<Self>, StoreError> {
+        // What can't be looked at may be there.
+        if location.file().is_some_and(|file| file.try_exists().is_ok_and(|exists| !exists)) {
+            return Ok(None);
+        }
+        let database = location.connect_for_maintenance();
+        let has_tables = async { Ok(schema::has_migrations(&mut database.reader().await?).await?) };
+        let has_tables: Result<bool, StoreError> = has_tables.await;
+        database.close().await;
+        if has_tables? { Self::open(location).await.map(Some) } else { Ok(None) }
     }
 
     async fn try_to_open(location: &DatabaseLocation) -> Result<Self, StoreError> {

@@ -244,7 +244,8 @@ pub(crate) async fn version(reader: &mut PooledConnection) -> Result<i64, sqlx::
     reader.fetch_one(sql).await?.get(0)
 }
 
-async fn has_migrations(reader: &mut PooledConnection) -> Result<bool, sqlx::Error> {
+/// Whether a migration was ever applied.
+pub(super) async fn has_migrations(reader: &mut PooledConnection) -> Result<bool, sqlx::Error> {
     let mut sql = reader.sql();
     sql.push_either(
         "SELECT to_regclass('_sqlx_migrations') IS NOT NULL",

@@ -4,6 +4,7 @@ mod api;
 mod certbot;
 mod commands;
 mod compose;
+mod keys;
 mod life;
 mod orders;
 mod scene;

@@ -80,6 +80,7 @@ fn each_fault_is_reported_at_its_key() {
         (DOMAINS, acme("").replace("accept_terms = true\n", ""), "the terms of the authorities are not accepted"),
         (DOMAINS, acme("").replace("it@example.com", "it"), "not an e-mail address"),
         (DOMAINS, acme("").replace(KEY, "c2hvcnQ="), "not the Base64 of 32 bytes"),
+        (DOMAINS, acme("").replace(KEY, &format!("{KEY}\", \" {KEY}")), "this key is in `seal_keys` already"),
         (DOMAINS, acme("challenges = [\"dns-01\"]"), "unknown challenge"),
         (
             DOMAINS,
@@ -107,6 +108,12 @@ fn each_fault_is_reported_at_its_key() {
         let report = load(domains, &acme).unwrap_err();
         assert!(report.contains(fault), "{fault}: {report}");
         assert!(!report.contains("c2hvcnQ="), "{report}");
+    }
+    for (without, fault) in
+        [("seal_keys = []\n", "`seal_keys` needs at least one entry"), ("", "missing key `seal_keys`")]
+    {
+        let report = load(DOMAINS, &acme("").replace(&format!("seal_keys = [\"{KEY}\"]\n"), without)).unwrap_err();
+        assert!(report.contains(fault) && report.contains("make one: `openssl rand -base64 32`"), "{report}");
     }
     let without = text(DOMAINS, &acme("")).replacen("registry = \"sqlite:registry.db\"\n", "", 1);
     let report = Folder::new().load(&without).unwrap_err().to_string();

@@ -44,6 +44,8 @@ pub struct Beat {
     pub refused: Vec<String>,
     /// Something that no other beat has.
     pub beat: String,
+    /// The ids of the keys that seal private keys, that of the key that seals first.
+    pub seal_keys: Vec<String>,
     /// When it started.
     pub started_at: Timestamp,
 }
@@ -61,6 +63,9 @@ pub struct NodeRecord {
     pub revision: i64,
     /// The tenants whose rows it can't read.
     pub refused: Vec<String>,
+    /// The ids of the keys that seal private keys, that of the key that seals first. `None` for a node of an earlier
+    /// version, which does not write them.
+    pub seal_keys: Option<Vec<String>>,
     /// When it started.
     pub started_at: Timestamp,
     /// When it last wrote, by the clock of the registry.
@@ -100,9 +105,10 @@ impl NodeRecord {
             version: row.get(2)?,
             revision: row.get(3)?,
             refused: serde_json::from_str(&row.get::<String>(4)?).unwrap_or_default(),
-            started_at: row.get(5)?,
-            seen_at: row.get(6)?,
-            is_live: row.get(7)?,
+            seal_keys: row.get::<Option<String>>(5)?.and_then(|keys| serde_json::from_str(&keys).ok()),
+            started_at: row.get(6)?,
+            seen_at: row.get(7)?,
+            is_live: row.get(8)?,
         })
     }
 }
@@ -140,11 +146,13 @@ impl Registry {
         let mut transaction = self.database.begin().await?;
         let mut sql = transaction.sql();
         sql.push(
-            "INSERT INTO registry_nodes (id, name, version, revision, refused, beat, started_at, seen_at) VALUES (",
+            "INSERT INTO registry_nodes (id, name, version, revision, refused, seal_keys, beat, started_at, seen_at) \
+             VALUES (",
         );
         sql.bind(beat.id.as_str()).push(", ").bind(beat.name.as_str()).push(", ").bind(beat.version).push(", ");
-        let refused = serde_json::to_string(&beat.refused).expect("texts are always JSON");
-        sql.bind(beat.revision).push(", ").bind(refused).push(", ").bind(beat.beat.as_str()).push(", ");
+        let list = |texts: &[String]| serde_json::to_string(texts).expect("texts are always JSON");
+        sql.bind(beat.revision).push(", ").bind(list(&beat.refused)).push(", ").bind(list(&beat.seal_keys)).push(", ");
+        sql.bind(beat.beat.as_str()).push(", ");
         sql.bind(beat.started_at).push(", ").push_now_plus(Duration::ZERO);
         sql.push(") ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, refused = excluded.refused, ");
         sql.push("beat = excluded.beat, seen_at = excluded.seen_at");
@@ -178,7 +186,7 @@ impl Registry {
     pub async fn nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT id, name, version, revision, refused, started_at, seen_at, seen_at >= ");
+        sql.push("SELECT id, name, version, revision, refused, seal_keys, started_at, seen_at, seen_at >= ");
         sql.push_now_minus(Self::LIVE).push(" FROM registry_nodes ORDER BY name, id");
         let rows = reader.fetch_all(sql).await?;
         Ok(rows.iter().map(NodeRecord::read).collect::<Result<_, _>>()?)

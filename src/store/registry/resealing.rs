@@ -1,8 +1,9 @@
-//! Seals what is stored with another key: the keys of orders under way.
+//! Which keys sealed what is stored, and sealing it with another key: the keys of orders under way.
 
 use std::time::Duration;
 
 use super::Registry;
+use crate::seal;
 use crate::store::StoreError;
 
 /// An order under way.
@@ -22,7 +23,44 @@ impl std::fmt::Debug for PendingRecord {
     }
 }
 
+/// How many keys are distinguished.
+///
+/// Larger: a damaged registry gives a long list. Smaller: a key that is missing may not be named.
+const MAX_KEYS: i64 = 100;
+
+/// What a key sealed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealedBy {
+    /// What all that it sealed begins with.
+    pub beginning: String,
+    /// Whether it sealed the account key.
+    pub account: bool,
+    /// How many keys of certificates it sealed.
+    pub certificates: i64,
+}
+
 impl Registry {
+    /// What each key sealed, as far as it is certificates and the account.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn sealed_by(&self) -> Result<Vec<SealedBy>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        let length = i64::try_from(seal::BEGINNING).unwrap_or(i64::MAX);
+        sql.push("SELECT beginning, count(*) FILTER (WHERE account), count(*) FILTER (WHERE NOT account) FROM (");
+        sql.push("SELECT substr(key, 1, ").bind(length).push_either("::int", "");
+        sql.push(") AS beginning, TRUE AS account FROM registry_acme_account UNION ALL ");
+        sql.push("SELECT substr(key, 1, ").bind(length).push_either("::int", "");
+        sql.push("), FALSE FROM registry_certificates WHERE key IS NOT NULL");
+        sql.push(") AS stored GROUP BY beginning ORDER BY beginning LIMIT ").bind(MAX_KEYS);
+        let rows = reader.fetch_all(sql).await?;
+        let read = |row: &crate::store::statement::Row| {
+            Ok(SealedBy { beginning: row.get(0)?, account: row.get::<i64>(1)? > 0, certificates: row.get(2)? })
+        };
+        Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+    }
+
     /// The orders under way after a host and a tenant, in alphabetical order.
     ///
     /// # Errors

@@ -5,7 +5,10 @@ use std::fs;
 use http::Method;
 use serde_json::Value;
 
+use toml::Table;
+
 use super::scene::{Scene, me, me_becomes};
+use crate::support::database::Database;
 use crate::support::fixture::on_both_databases;
 
 on_both_databases! {
@@ -62,7 +65,6 @@ on_both_databases! {
 
     async fn files_without_a_line_end_are_exported_as_files_that_can_be_read(engine: Engine) {
         let scene = Scene::new(engine);
-        assert_eq!(scene.succeed(&["tenant", "export"]), "", "of an empty registry");
         for slug in ["acme", "globex"] {
             let file = scene.folder().join(format!("{slug}.txt"));
             fs::write(&file, scene.text(slug).trim_end()).unwrap();
@@ -74,6 +76,59 @@ on_both_databases! {
         let file = scene.folder().join("all.txt");
         fs::write(&file, exported).unwrap();
         assert!(scene.succeed(&["tenant", "import", file.to_str().unwrap()]).contains("globex: unchanged"));
+    }
+
+    async fn commands_that_read_create_no_registry_and_say_how_to(engine: Engine) {
+        let mut domains = Table::new();
+        domains.insert("target".into(), "edge.test".into());
+        let mut acme = Table::new();
+        acme.insert("contact".into(), vec!["ops@example.test"].into());
+        acme.insert("accept_terms".into(), true.into());
+        acme.insert("seal_keys".into(), vec!["AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="].into());
+        let mut scene = Scene::new(engine).gateway("domains", domains).gateway("acme", acme);
+        let of_file = scene.text("acme");
+        scene.write_files(&of_file, 1);
+        let reading: [&[&str]; 14] = [
+            &["tenant", "list"],
+            &["tenant", "show", "globex"],
+            &["tenant", "export"],
+            &["tenant", "remove", "globex"],
+            &["domain", "list"],
+            &["domain", "show", "forms.globex.test"],
+            &["domain", "check", "forms.globex.test"],
+            &["domain", "remove", "forms.globex.test"],
+            &["acme", "status"],
+            &["acme", "plan"],
+            &["seal", "rotate"],
+            &["nodes"],
+            &["operator-token", "list"],
+            &["token", "list", "--tenant", "globex"],
+        ];
+        for command in reading {
+            let refused = scene.run(command);
+            assert_eq!(refused.code, 1, "{command:?}: {}", refused.stdout);
+            let missing = "does not exist yet: a node creates it when it starts, and `formgate tenant import` when it adds";
+            assert!(refused.stderr.contains(missing), "{command:?}: {}", refused.stderr);
+        }
+        assert!(scene.succeed(&["acme", "plan", "--hosts", "10"]).contains("10 certificates"));
+        // What works without a registry goes on with the tenants of the files.
+        assert!(scene.succeed(&["migrate"]).contains("acme: "));
+        for command in [&["check"][..], &["check", "--deep"], &["explain", "acme.example.test"]] {
+            let output = scene.run(command);
+            let text = format!("{}{}", output.stdout, output.stderr);
+            assert!(output.code == 0 && text.contains("does not exist yet"), "{command:?}: {text}");
+        }
+        if let Some(file) = scene.registry_url.strip_prefix("sqlite:") {
+            assert!(!fs::exists(file).unwrap(), "nothing was created");
+        } else {
+            let database = Database::connect(&scene.registry_url).await;
+            let tables = database.integers("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").await;
+            assert_eq!(tables, [0], "nothing was created");
+            database.close().await;
+        }
+        scene.succeed(&["operator-token", "create", "--name", "product"]);
+        assert_eq!(scene.run(&["check"]).code, 0);
+        assert!(scene.succeed(&["tenant", "list"]).contains("acme"));
     }
 
     async fn a_token_of_the_operator_is_shown_once_and_can_be_revoked(engine: Engine) {

@@ -30,7 +30,7 @@ async fn a_role_with_the_documented_rights_follows_the_registry_and_serves_the_o
     let server = Postgres::start();
     let url = server.new_database();
     let scene = Scene::new(Engine::Sqlite).gateway("registry", url.clone());
-    scene.succeed(&["tenant", "list"]);
+    scene.succeed(&["operator-token", "create", "--name", "product"]);
     let database = url.rsplit('/').next().expect("a name");
     let grants =
         block("sql", "registry_node").replace("ON DATABASE registry ", &format!("ON DATABASE \"{database}\" "));

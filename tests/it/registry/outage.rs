@@ -134,6 +134,19 @@ on_both_databases! {
         scene.add(0, "globex").await;
     }
 
+    async fn calls_to_a_damaged_registry_get_a_next_step_and_serving_goes_on(engine: Engine) {
+        let scene = Scene::new(engine);
+        let node = scene.start(0);
+        let token = scene.add(0, "acme").await;
+        let registry = Database::connect(&scene.registry_url).await;
+        registry.execute("DROP TABLE registry_claims").await;
+        registry.close().await;
+        let put = scene.call(0, Method::PUT, "/v1/tenants/globex", Some(&scene.tenant("globex"))).await;
+        let message = put.body["message"].as_str().expect("a message");
+        assert!(put.status == 503 && message.contains("; restore a backup of the registry"), "{put:?}");
+        assert_eq!(me(&node, "acme", &token).await, 200);
+    }
+
     async fn what_was_acknowledged_survives_kill_9(engine: Engine) {
         let scene = Scene::new(engine);
         let mut node = scene.start(0);

@@ -41,6 +41,7 @@ pub(crate) enum Kind {
     Directory,
     Nonce,
     Account,
+    AccountUpdate,
     NewOrder,
     Order,
     Authorization,
@@ -52,10 +53,11 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// Every kind.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Directory,
         Self::Nonce,
         Self::Account,
+        Self::AccountUpdate,
         Self::NewOrder,
         Self::Order,
         Self::Authorization,
@@ -70,6 +72,7 @@ impl Kind {
             ("/dir", Self::Directory),
             ("/nonce-plz", Self::Nonce),
             ("/sign-me-up", Self::Account),
+            ("/my-account/", Self::AccountUpdate),
             ("/order-plz", Self::NewOrder),
             ("/my-order/", Self::Order),
             ("/authZ/", Self::Authorization),
