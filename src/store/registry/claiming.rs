@@ -221,7 +221,8 @@ async fn put_domains(
     Ok(())
 }
 
-/// The row of a domain that was added. One that is there begins its life again.
+/// The row of a domain that was added. One that is there begins its life again, and a node that still works on its removal
+/// comes too late.
 async fn insert(
     transaction: &mut Transaction,
     slug: &str,
@@ -235,8 +236,8 @@ async fn insert(
     sql.push(", 'claimed', '{}', ").bind(now).push(", ").bind(now).push(", ").bind(now).push(", 0, FALSE, 0) ");
     // The proof of a row that is there may be in DNS by now.
     sql.push("ON CONFLICT (host, slug) DO UPDATE SET is_added = TRUE, state = excluded.state, ");
-    sql.push("reason = excluded.reason, since = excluded.since, next_at = excluded.next_at WHERE ");
-    sql.push("registry_domains.state = 'removed'");
+    sql.push("reason = excluded.reason, since = excluded.since, next_at = excluded.next_at, leased_until = NULL, ");
+    sql.push("fence = registry_domains.fence + 1 WHERE registry_domains.state = 'removed'");
     transaction.execute(sql).await?;
     Ok(())
 }

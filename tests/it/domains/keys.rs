@@ -106,7 +106,7 @@ on_both_databases! {
 
         let mut node = scene.start(0);
         let is_named = |ready: &Value| {
-            ready["parts"]["domains"].as_str().is_some_and(|part| part.starts_with("the account key can't be opened"))
+            ready["parts"]["domains"].as_str().is_some_and(|part| part.contains("the account key can't be opened"))
                 && ready["tenants"]["acme"].to_string().contains(&format!("sealed with the key `{id}`"))
         };
         let ready = readiness_becomes(&mut node, is_named).await;
