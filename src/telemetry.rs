@@ -25,7 +25,6 @@ use tracing_appender::non_blocking::WorkerGuard;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 pub use self::access::AccessLine;
@@ -43,7 +42,7 @@ pub enum DefaultLog {
 impl DefaultLog {
     fn filter(self) -> &'static str {
         match self {
-            Self::Serving => "info,sqlx=warn,rustls=error",
+            Self::Serving => "info,sqlx=warn",
             Self::Command => "off",
         }
     }
@@ -83,7 +82,10 @@ impl Telemetry {
                 layer.with_location(false).with_threads(false).with_target(false).with_tracked_inactivity(false);
             layer.with_filter(Targets::new().with_target(TRACE, LevelFilter::INFO)).boxed()
         }));
-        tracing_subscriber::registry().with(layers).init();
+        // Not `init`, which also takes the records of the crate `log`: a question there whether a record is wanted, as sqlx
+        // asks for each notice of Postgres, makes the filters of the layers drop the next event of that thread.
+        let subscriber = tracing_subscriber::registry().with(layers);
+        tracing::subscriber::set_global_default(subscriber).expect("the log is set up once");
         if let Some(failure) = failure {
             tracing::error!(failure, "traces are not set up as the environment says");
         }
