@@ -56,7 +56,7 @@ impl Keyword {
     /// Folds a keyword. None when it has fewer than two characters, or a NUL.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
-        (text.chars().nth(1).is_some() && !text.contains('\0')).then(|| Self(searchable(&fold(text))))
+        (text.chars().nth(1).is_some() && !text.contains('\0')).then(|| Self(searchable(fold(text))))
     }
 
     /// The folded text.

@@ -20,6 +20,7 @@ mod derived;
 mod intake;
 mod keyword_indexes;
 mod numbering;
+mod options;
 mod overlay;
 mod reading;
 mod repair;
@@ -45,56 +46,15 @@ use intake::{NotedAt, Notes};
 pub use numbering::Events;
 pub(super) use numbering::MAX_BURST;
 use numbering::Numbering;
+use options::{AFTER_A_TIMEOUT, FOR_A_COMMAND, FOR_A_REQUEST, LOCK, SLICE, SettlerOptions};
 pub(super) use repair::repair;
 use state::SettlerState;
 pub(super) use writing::Differences;
-
-/// How a settler takes notes.
-#[derive(Clone, Copy, Debug)]
-struct SettlerOptions {
-    /// How many notes it takes at once.
-    ///
-    /// Larger: other settlers, and SQLite's other writers, wait longer. Smaller: more transactions.
-    notes: i64,
-    /// How its transactions begin on Postgres.
-    begin: &'static str,
-}
-
-/// For a request that waits. A statement may take longer than other statements of requests: a TRUNCATE notes every
-/// submission.
-const FOR_A_REQUEST: SettlerOptions = SettlerOptions {
-    notes: 2_000,
-    begin: "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = '30s'; SET LOCAL enable_seqscan = off; \
-        SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL gin_pending_list_limit = '256kB'; \
-        SELECT pg_advisory_xact_lock(hashtextextended(coalesce(current_schema(), ''), 7310577365311121507))",
-};
-
-/// For a command, whose statements have no limit.
-const FOR_A_COMMAND: SettlerOptions = SettlerOptions {
-    notes: 20_000,
-    begin: "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off; \
-        SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL gin_pending_list_limit = '256kB'; \
-        SELECT pg_advisory_xact_lock(hashtextextended(coalesce(current_schema(), ''), 7310577365311121507))",
-};
 
 /// How long a request waits for what was written before it to be derived. Then it is refused, and settling goes on.
 ///
 /// Larger: callers wait longer during a bulk load and occupy connections. Smaller: more of them are refused.
 const SETTLE_LIMIT: Duration = Duration::from_secs(3);
-
-/// How long a statement of a settler for a request may take; [`FOR_A_REQUEST`] sets the same limit on Postgres.
-///
-/// Larger: a settler that is stuck blocks the others for longer. Smaller: the notes of a TRUNCATE are never settled.
-const STATEMENT_LIMIT: Duration = Duration::from_secs(30);
-
-/// One settler at a time for each database, by a lock that ends with the transaction. Accounts that share a database
-/// have a schema each, and so a lock each. The number is arbitrary.
-///
-/// Settlers also turn off sequential scans and generic plans, because tables that were small when they were last
-/// analyzed would be read whole for every batch, and keep the pending lists of GIN indexes short, because each search
-/// reads them.
-const LOCK: &str =
-    "SELECT pg_advisory_xact_lock(hashtextextended(coalesce(current_schema(), ''), 7310577365311121507))";
 
 /// Moves the pending lists of the keyword indexes into the indexes, because each search reads these lists whole. If
 /// this role does not own the indexes, the next vacuum does it.
@@ -180,15 +140,20 @@ impl Store {
             let _lock = lock;
             // Until all notes are taken that existed at the start: under a steady stream of writes the intake is never
             // empty.
+            let mut options = FOR_A_REQUEST;
             let settled = loop {
                 let began = Instant::now();
-                match settle_some(&database, FOR_A_REQUEST).await {
+                match settle_some(&database, options).await {
                     Ok(taken) => {
                         shared.taken.fetch_add(taken.notes, Ordering::AcqRel);
                         if taken.is_all {
                             shared.note_settled(began);
                             break Ok(());
                         }
+                    }
+                    Err(error) if ran_out_of_time(&error) && options.limit < AFTER_A_TIMEOUT.limit => {
+                        tracing::warn!(limit = ?options.limit, "settling ran out of time; trying again with a longer limit");
+                        options = AFTER_A_TIMEOUT;
                     }
                     Err(error) => break Err(error),
                 }
@@ -251,6 +216,11 @@ fn prevents_writing(error: &StoreError) -> bool {
     }
 }
 
+/// Whether a statement took longer than it may.
+fn ran_out_of_time(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable(error) if DatabaseFailure::of(error) == Some(DatabaseFailure::TimedOut))
+}
+
 /// Settles all that was committed before this call.
 pub(super) async fn settle_all(database: &Database) -> Result<(), StoreError> {
     while !settle_some(database, FOR_A_COMMAND).await?.is_all {}
@@ -261,7 +231,7 @@ pub(super) async fn settle_all(database: &Database) -> Result<(), StoreError> {
 }
 
 async fn begin(database: &Database, options: SettlerOptions) -> Result<Transaction, StoreError> {
-    database.begin_with(options.begin, STATEMENT_LIMIT, Instant::now()).await
+    database.begin_with(options.begin, options.limit, Instant::now()).await
 }
 
 /// Creates missing keyword indexes, and gathers the planner's statistics of the search tables.
@@ -308,43 +278,56 @@ async fn settle_some(database: &Database, options: SettlerOptions) -> Result<Tak
 async fn try_to_settle_some(database: &Database, options: SettlerOptions) -> Result<TakenNotes, StoreError> {
     let began = Instant::now();
     let mut transaction = begin(database, options).await?;
-    let taken = settle_in(&mut transaction, options.notes, Events::Sent).await?;
+    let taken = settle_in(&mut transaction, options.notes, Some(began + SLICE), Events::Sent).await?;
     transaction.commit().await?;
     database.metrics().settled(taken.notes, began.elapsed());
     Ok(taken)
 }
 
-/// Takes notes and derives from them, in a transaction that is the only one to settle.
-async fn settle_in(transaction: &mut Transaction, max_notes: i64, events: Events) -> Result<TakenNotes, StoreError> {
+/// Takes notes and derives from them, in a transaction that is the only one to settle. After the instant `until`, puts
+/// the others back.
+async fn settle_in(
+    transaction: &mut Transaction,
+    max_notes: i64,
+    until: Option<Instant>,
+    events: Events,
+) -> Result<TakenNotes, StoreError> {
     let mut numbering = Numbering::begin(transaction, events).await?;
     let notes = Notes::take(transaction, max_notes).await?;
     notes.note_others(transaction, &mut numbering).await?;
     let ids: Vec<i64> = notes.submissions.keys().copied().collect();
-    derive(transaction, &ids, &notes.submissions, &mut numbering).await?;
+    let (_, derived) = derive(transaction, &ids, &notes.submissions, until, &mut numbering).await?;
+    let left = &ids[derived..];
+    notes.put_back(transaction, left).await?;
     numbering.end(transaction).await?;
     let is_all = i64::try_from(notes.taken).is_ok_and(|taken| taken < max_notes) && !notes.may_affect_others();
-    Ok(TakenNotes { notes: notes.taken, is_all })
+    Ok(TakenNotes { notes: notes.taken.saturating_sub(left.len()), is_all: is_all && left.is_empty() })
 }
 
 /// Updates the search tables and the change log for the given submissions. `noted` has when a submission changed; those
-/// missing there may not have.
+/// missing there may not have. Begins with no further ones after the instant `until`. Returns how many were done.
 async fn derive(
     transaction: &mut Transaction,
     ids: &[i64],
     noted: &BTreeMap<i64, NotedAt>,
+    until: Option<Instant>,
     numbering: &mut Numbering,
-) -> Result<Differences, StoreError> {
-    let mut differences = Differences::default();
+) -> Result<(Differences, usize), StoreError> {
+    let (mut differences, mut derived) = (Differences::default(), 0);
     if ids.is_empty() {
-        return Ok(differences);
+        return Ok((differences, 0));
     }
     for batch in reading::batches(transaction.connection(), ids).await? {
         let (wanted, contents) = reading::wanted(transaction.connection(), &batch).await?;
         let stored = reading::stored(transaction.connection(), &batch).await?;
         differences += writing::write(transaction, &batch, &wanted, &stored).await?;
         differences.changes += numbering.number(transaction, &batch, &contents, noted).await?;
+        derived += batch.len();
+        if until.is_some_and(|until| until <= Instant::now()) {
+            break;
+        }
     }
-    Ok(differences)
+    Ok((differences, derived))
 }
 
 /// Settles within a transaction, including what the transaction itself has written.
@@ -355,7 +338,7 @@ pub(super) async fn settle_within(transaction: &mut Transaction, events: Events)
     }
     keyword_indexes::drop_if_empty(transaction).await?;
     // All notes at once: until the transaction ends, each further DELETE would read the rows deleted before.
-    while settle_in(transaction, i64::MAX, events).await?.notes > 0 {}
+    while settle_in(transaction, i64::MAX, None, events).await?.notes > 0 {}
     totals::add_up_within(transaction).await?;
     keyword_indexes::create_missing(transaction).await?;
     if is_postgres {

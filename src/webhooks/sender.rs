@@ -182,7 +182,7 @@ impl Sender {
     async fn read(&mut self) -> Result<(), StoreError> {
         let mut limit = READ_AT_ONCE;
         loop {
-            let due = self.store.due_events(&self.leased, self.taken, limit).await?;
+            let due = self.store.due_events(&self.leased, self.taken, limit, &self.busy).await?;
             if due.submissions.read()?.is_none() && limit > 1 {
                 limit /= 4;
                 continue;

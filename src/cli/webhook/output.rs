@@ -4,6 +4,9 @@ use crate::api::{delivery_json, subscription_json};
 use crate::cli::output::{pretty, shown, table};
 use crate::store::{AttemptRecord, Subscription};
 
+/// The form of a subscription to every form.
+const EVERY_FORM: &str = "every";
+
 /// Every subscription.
 pub(super) fn subscriptions(subscriptions: Vec<Subscription>, json: bool) -> String {
     if json {
@@ -11,7 +14,7 @@ pub(super) fn subscriptions(subscriptions: Vec<Subscription>, json: bool) -> Str
     }
     let head = ["ID", "STATE", "EVENT", "FORM", "PENDING", "LAST SUCCESS", "TARGET"].map(str::to_owned);
     let rows = subscriptions.into_iter().map(|of| {
-        let form = of.form.map_or_else(|| "every".to_owned(), |form| format!("for_{form}"));
+        let form = of.form.map_or_else(|| EVERY_FORM.to_owned(), |form| format!("for_{form}"));
         let success = shown(of.last_success_at);
         [format!("hook_{}", of.id), of.state, of.event, form, of.pending.to_string(), success, of.target_url]
     });
@@ -25,8 +28,13 @@ pub(super) fn subscription(subscription: Subscription, json: bool) -> String {
         return pretty(&value);
     }
     let fields = value.as_object().into_iter().flatten().map(|(name, value)| {
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        [name.replace('_', " "), if value.is_null() { "-".to_owned() } else { text }]
+        let text = match value.as_str() {
+            Some(text) => text.to_owned(),
+            None if !value.is_null() => value.to_string(),
+            None if name == "form" => EVERY_FORM.to_owned(),
+            None => "-".to_owned(),
+        };
+        [name.replace('_', " "), text]
     });
     table(&fields.collect::<Vec<_>>())
 }

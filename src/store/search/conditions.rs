@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::covered_forms::ResolvedFilter;
 use super::terms::write_terms;
 use crate::store::filter::Keyword;
-use crate::store::statement::{Dialect, Sql};
+use crate::store::statement::{Dialect, Sql, UNINDEXED_END};
 
 /// The length of a trigram, and so of the shortest text that a trigram index finds.
 const TRIGRAM_LENGTH: usize = 3;
@@ -98,6 +98,9 @@ pub(super) fn write_hits(sql: &mut Sql, keyword: &Keyword) {
                 sql.bind(format!("\"{}\"", part.replace('"', "\"\"")));
                 write_rest(sql, keyword, part);
             }
+            sql.push(" UNION ALL SELECT submission_id FROM listed_documents WHERE substr(document, -2) = ");
+            sql.bind(UNINDEXED_END).push(" AND ");
+            write_in_document(sql, keyword);
             sql.push(")");
         }
     }

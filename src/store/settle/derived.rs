@@ -6,7 +6,20 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use crate::store::statement::{SEPARATOR, fold, searchable, term_digest};
+use crate::store::statement::{SEPARATOR, UNINDEXED_END, fold, searchable, term_digest};
+
+/// How many bytes a document has that the keyword index of SQLite contains: the index has an entry for each of its
+/// characters. Longer ones are scanned by every keyword search.
+///
+/// Larger: after a long answer was written, searches of the account wait for longer than they may. Smaller: more documents
+/// are scanned, at about a millisecond per megabyte.
+const MAX_INDEXED: usize = 4 * 1024 * 1024;
+
+/// How many bytes of the answers of a submission a document has. Keywords that are only in answers beyond are not found.
+///
+/// Larger: a submission could be longer than a row of either database may be, and settling takes more memory. Smaller:
+/// less of a submission is searched.
+const MAX_DOCUMENT: usize = 256 * 1024 * 1024;
 
 /// The derived rows of one submission.
 #[derive(Debug, Default, PartialEq)]
@@ -20,6 +33,10 @@ pub(super) struct Derived {
     /// Label, whether it is shared, and the last change of the submission.
     pub(super) labels: BTreeSet<(i64, bool, Timestamp)>,
 }
+
+/// What is derived from a submission that is gone.
+pub(super) static NOTHING: Derived =
+    Derived { listed: None, document: None, terms: BTreeSet::new(), labels: BTreeSet::new() };
 
 /// A submission's row in `listed_submissions`.
 #[derive(Debug, PartialEq)]
@@ -42,16 +59,26 @@ pub(super) struct SearchDocument {
 impl Derived {
     /// Adds an answer of a submission whose answers are shown. Call in the order of the elements.
     pub(super) fn add_answer(&mut self, shown_in: i64, element: i64, value: &str) {
-        let folded = searchable(&fold(value));
+        let folded = searchable(fold(value));
         for line in folded.split('\n').chain([&*folded]) {
             self.terms.insert((shown_in, term_digest(element, line)));
         }
         match &mut self.document {
+            Some(document) if document.text.len().saturating_add(folded.len()) > MAX_DOCUMENT => {}
             Some(document) => {
                 document.text.push(SEPARATOR);
                 document.text.push_str(&folded);
             }
             None => self.document = Some(SearchDocument { shown_in, text: folded }),
+        }
+    }
+
+    /// Marks a document that is too long for an index. Call after the last answer.
+    pub(super) fn end_document(&mut self) {
+        if let Some(document) = &mut self.document
+            && document.text.len() > MAX_INDEXED
+        {
+            document.text.push_str(UNINDEXED_END);
         }
     }
 
@@ -92,6 +119,16 @@ mod tests {
             .into();
         assert_eq!(derived.terms, terms);
         assert_ne!(term_digest(1, "red"), term_digest(2, "red"));
+    }
+
+    #[test]
+    fn a_document_that_is_too_long_for_the_index_is_marked() {
+        for (bytes, is_marked) in [(MAX_INDEXED, false), (MAX_INDEXED + 1, true)] {
+            let mut derived = Derived::default();
+            derived.add_answer(7, 1, &"a".repeat(bytes));
+            derived.end_document();
+            assert_eq!(derived.document.unwrap().text.ends_with(UNINDEXED_END), is_marked, "{bytes}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::numbering::Numbering;
 use crate::store::StoreError;
 use crate::store::engine::{PooledConnection, Transaction};
-use crate::store::statement::{Dialect, Row, Sql};
+use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Row, Sql, TableSpec};
 
 /// When the first and the last note of a submission were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,10 @@ pub(super) struct Notes {
     forms: Vec<i64>,
     everything: bool,
 }
+
+/// The columns of a note of one submission.
+const INTAKE: TableSpec =
+    TableSpec { name: "intake", columns: &[("submission_id", "bigint"), ("at", "timestamptz")], key: 1 };
 
 const TAKE_UNNUMBERED: &str = "DELETE FROM intake_unnumbered RETURNING submission_id, children, form_id, at";
 
@@ -95,6 +99,19 @@ impl Notes {
             (None, None) => self.everything = true,
         }
         Ok(())
+    }
+
+    /// Puts back the notes of submissions that were not derived from.
+    pub(super) async fn put_back(&self, transaction: &mut Transaction, ids: &[i64]) -> Result<(), StoreError> {
+        let dialect = transaction.dialect();
+        let mut rows = JsonRows::new();
+        for (id, noted) in ids.iter().filter_map(|id| self.submissions.get_key_value(id)) {
+            rows.push(&(id, JsonTimestamp::new(noted.first, dialect)));
+            if noted.last != noted.first {
+                rows.push(&(id, JsonTimestamp::new(noted.last, dialect)));
+            }
+        }
+        INTAKE.insert(transaction, &rows).await
     }
 
     /// Whether these notes affect submissions that they don't name.

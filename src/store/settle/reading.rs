@@ -92,6 +92,7 @@ pub(super) async fn wanted(
             Ok(())
         })
         .await?;
+    all.values_mut().for_each(Derived::end_document);
 
     let mut sql = reader.sql();
     for (table, select) in [

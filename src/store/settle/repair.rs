@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::numbering::{Events, Numbering};
+use super::options::FOR_A_COMMAND;
 use super::writing::Differences;
-use super::{FOR_A_COMMAND, begin, counts, create_indexes, derive, intake, settle_all};
-use crate::store::engine::Database;
-use crate::store::statement::Dialect;
+use super::{begin, counts, create_indexes, derive, intake, settle_all};
+use crate::store::engine::{Database, Transaction};
+use crate::store::statement::{Dialect, UNINDEXED_END};
 use crate::store::{StoreError, totals};
 
 /// How many submissions `reindex` checks in one transaction.
@@ -24,7 +25,7 @@ pub(in crate::store) async fn repair(database: &Database) -> Result<(Differences
         let ids = intake::ids_after(&mut transaction, last, REPAIR_BATCH).await?;
         let Some(&end) = ids.last() else { break };
         let mut numbering = Numbering::begin(&mut transaction, Events::Sent).await?;
-        differences += derive(&mut transaction, &ids, &BTreeMap::new(), &mut numbering).await?;
+        differences += derive(&mut transaction, &ids, &BTreeMap::new(), None, &mut numbering).await?.0;
         numbering.end(&mut transaction).await?;
         transaction.commit().await?;
         last = end;
@@ -43,16 +44,31 @@ async fn repair_trigrams(database: &Database) -> Result<(), StoreError> {
         return Ok(());
     }
     // 1: compare with the documents as well.
-    let mut check = database.sql();
-    check.push("INSERT INTO listed_trigrams (listed_trigrams, rank) VALUES ('integrity-check', 1)");
-    match database.execute(check).await {
-        Err(StoreError::Unavailable(sqlx::Error::Database(error))) if is_corrupt(&*error) => {
-            let mut rebuild = database.sql();
-            rebuild.push("INSERT INTO listed_trigrams (listed_trigrams) VALUES ('rebuild')");
-            database.execute(rebuild).await.map(drop)
+    const CHECK: &str = "INSERT INTO listed_trigrams (listed_trigrams, rank) VALUES ('integrity-check', 1)";
+    const REBUILD: &str = "INSERT INTO listed_trigrams (listed_trigrams) VALUES ('rebuild')";
+    let mut transaction = begin(database, FOR_A_COMMAND).await?;
+    clear_unindexed(&mut transaction).await?;
+    match transaction.command(CHECK).await {
+        Err(sqlx::Error::Database(error)) if is_corrupt(&*error) => {}
+        checked => {
+            checked?;
+            return Ok(transaction.roll_back().await?);
         }
-        checked => checked.map(drop),
     }
+    transaction.roll_back().await?;
+    let mut transaction = begin(database, FOR_A_COMMAND).await?;
+    // They are derived again.
+    clear_unindexed(&mut transaction).await?;
+    transaction.command(REBUILD).await?;
+    Ok(transaction.commit().await?)
+}
+
+/// Empties the documents that are not in the index, which is compared with all documents, and built from them.
+async fn clear_unindexed(transaction: &mut Transaction) -> Result<(), StoreError> {
+    let mut sql = transaction.sql();
+    sql.push("UPDATE listed_documents SET document = '' WHERE substr(document, -2) = ").bind(UNINDEXED_END);
+    transaction.execute(sql).await?;
+    Ok(())
 }
 
 /// `SQLITE_CORRUPT` and its extensions.

@@ -2,11 +2,18 @@
 
 use std::collections::HashMap;
 
-use super::derived::Derived;
+use serde::Serialize;
+
+use super::derived::{Derived, NOTHING};
 use super::reading::DerivedById;
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, TableSpec};
+use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, TableSpec, UNINDEXED_END};
+
+/// How many bytes of rows one statement writes. A long answer may have millions of lines, each of which is a row.
+///
+/// Larger: statements take more memory, and may take longer than they may. Smaller: more statements.
+const MAX_STATEMENT: usize = 4 * 1024 * 1024;
 
 pub(super) const SUBMISSIONS: TableSpec = TableSpec {
     name: "listed_submissions",
@@ -76,19 +83,29 @@ impl std::ops::AddAssign for Differences {
 struct RowReplacement {
     /// The submissions whose rows are deleted.
     removed: Vec<i64>,
-    rows: JsonRows,
+    /// Each is written by a statement.
+    batches: Vec<JsonRows>,
 }
 
 impl RowReplacement {
     fn new() -> Self {
-        Self { removed: Vec::new(), rows: JsonRows::new() }
+        Self { removed: Vec::new(), batches: Vec::new() }
+    }
+
+    fn push(&mut self, row: &impl Serialize) {
+        if self.batches.last().is_none_or(|batch| batch.bytes() > MAX_STATEMENT) {
+            self.batches.push(JsonRows::new());
+        }
+        self.batches.last_mut().expect("one was added").push(row);
     }
 }
 
 /// Everything that has to be written.
-struct DerivedChanges {
+struct DerivedChanges<'d> {
     submissions: RowReplacement,
     documents: RowReplacement,
+    /// Those that are not indexed: their submissions, those that show them, and their texts.
+    long_documents: Vec<(i64, i64, &'d str)>,
     terms: RowReplacement,
     labels: RowReplacement,
     counts: HashMap<(&'static str, i64, String), i64>,
@@ -103,13 +120,17 @@ pub(super) async fn write(
     stored: &DerivedById,
 ) -> Result<Differences, StoreError> {
     let changes = DerivedChanges::between(ids, wanted, stored, transaction.dialect());
-    let DerivedChanges { submissions, documents, terms, labels, counts, differences } = changes;
+    let DerivedChanges { submissions, documents, long_documents, terms, labels, counts, differences } = changes;
     SUBMISSIONS.delete(transaction, &submissions.removed).await?;
-    SUBMISSIONS.upsert(transaction, &submissions.rows).await?;
-    write_documents(transaction, &documents).await?;
+    for batch in &submissions.batches {
+        SUBMISSIONS.upsert(transaction, batch).await?;
+    }
+    write_documents(transaction, &documents, &long_documents).await?;
     for (table, replacement) in [(TERMS, terms), (LABELS, labels)] {
         table.delete(transaction, &replacement.removed).await?;
-        table.insert(transaction, &replacement.rows).await?;
+        for batch in &replacement.batches {
+            table.insert(transaction, batch).await?;
+        }
     }
     let mut rows = JsonRows::new();
     // Sorted, so that concurrent writers lock rows in the same order.
@@ -120,46 +141,58 @@ pub(super) async fn write(
     Ok(differences)
 }
 
-/// Replaces documents. On SQLite, the full-text index needs the old and the new text.
-async fn write_documents(transaction: &mut Transaction, documents: &RowReplacement) -> Result<(), StoreError> {
+/// Replaces documents. On SQLite, the full-text index needs the old and the new text of those that it contains.
+async fn write_documents(
+    transaction: &mut Transaction,
+    documents: &RowReplacement,
+    long_documents: &[(i64, i64, &str)],
+) -> Result<(), StoreError> {
     let has_index = transaction.dialect() == Dialect::Sqlite;
     if has_index && !documents.removed.is_empty() {
         let mut sql = transaction.sql();
         sql.push("INSERT INTO listed_trigrams (listed_trigrams, rowid, document) ");
         sql.push("SELECT 'delete', submission_id, document FROM listed_documents WHERE submission_id");
-        sql.in_ids(&documents.removed);
+        sql.in_ids(&documents.removed).push(" AND substr(document, -2) <> ").bind(UNINDEXED_END);
         transaction.execute(sql).await?;
     }
     DOCUMENTS.delete(transaction, &documents.removed).await?;
-    DOCUMENTS.insert(transaction, &documents.rows).await?;
-    if has_index && !documents.rows.is_empty() {
+    for batch in &documents.batches {
+        DOCUMENTS.insert(transaction, batch).await?;
+        if has_index {
+            let mut sql = transaction.sql();
+            sql.push("INSERT INTO listed_trigrams (rowid, document) SELECT submission_id, document FROM ");
+            DOCUMENTS.push_batch(&mut sql, batch);
+            transaction.execute(sql).await?;
+        }
+    }
+    for (id, shown_in, text) in long_documents {
         let mut sql = transaction.sql();
-        sql.push("INSERT INTO listed_trigrams (rowid, document) SELECT submission_id, document FROM ");
-        DOCUMENTS.push_batch(&mut sql, &documents.rows);
+        sql.push("INSERT INTO listed_documents (submission_id, shown_in, document) VALUES (").bind(*id).push(", ");
+        sql.bind(*shown_in).push(", ").bind(*text).push(")");
         transaction.execute(sql).await?;
     }
     Ok(())
 }
 
-impl DerivedChanges {
-    fn between(ids: &[i64], wanted: &DerivedById, stored: &DerivedById, dialect: Dialect) -> Self {
+impl<'d> DerivedChanges<'d> {
+    fn between(ids: &[i64], wanted: &'d DerivedById, stored: &DerivedById, dialect: Dialect) -> Self {
         let mut changes = Self {
             submissions: RowReplacement::new(),
             documents: RowReplacement::new(),
+            long_documents: Vec::new(),
             terms: RowReplacement::new(),
             labels: RowReplacement::new(),
             counts: HashMap::new(),
             differences: Differences::default(),
         };
-        let nothing = Derived::default();
         for id in ids {
-            let [wanted, stored] = [wanted, stored].map(|all| all.get(id).unwrap_or(&nothing));
-            changes.add(*id, wanted, stored, dialect);
+            let stored = stored.get(id).unwrap_or(&NOTHING);
+            changes.add(*id, wanted.get(id).unwrap_or(&NOTHING), stored, dialect);
         }
         changes
     }
 
-    fn add(&mut self, id: i64, wanted: &Derived, stored: &Derived, dialect: Dialect) {
+    fn add(&mut self, id: i64, wanted: &'d Derived, stored: &Derived, dialect: Dialect) {
         if wanted == stored {
             return;
         }
@@ -175,7 +208,7 @@ impl DerivedChanges {
                     let [created, updated] =
                         [listed.created_at, listed.updated_at].map(|instant| JsonTimestamp::new(instant, dialect));
                     let row = (id, listed.form, &listed.status, listed.submitter, created, updated);
-                    self.submissions.rows.push(&row);
+                    self.submissions.push(&row);
                 }
                 None => self.submissions.removed.push(id),
             }
@@ -184,15 +217,20 @@ impl DerivedChanges {
             if stored.document.is_some() {
                 self.documents.removed.push(id);
             }
-            if let Some(document) = &wanted.document {
-                self.documents.rows.push(&(id, document.shown_in, &document.text));
+            match &wanted.document {
+                // By itself, without the copies that encoding it in a batch takes.
+                Some(document) if document.text.ends_with(UNINDEXED_END) => {
+                    self.long_documents.push((id, document.shown_in, &document.text));
+                }
+                Some(document) => self.documents.push(&(id, document.shown_in, &document.text)),
+                None => {}
             }
         }
         if wanted.terms != stored.terms {
             if !stored.terms.is_empty() {
                 self.terms.removed.push(id);
             }
-            wanted.terms.iter().for_each(|(shown_in, term)| self.terms.rows.push(&(id, shown_in, term)));
+            wanted.terms.iter().for_each(|(shown_in, term)| self.terms.push(&(id, shown_in, term)));
         }
         self.differences.documents += u64::from(wanted.document != stored.document || wanted.terms != stored.terms);
         if wanted.labels != stored.labels {
@@ -201,7 +239,7 @@ impl DerivedChanges {
                 self.labels.removed.push(id);
             }
             for (label, shared, instant) in &wanted.labels {
-                self.labels.rows.push(&(id, label, shared, JsonTimestamp::new(*instant, dialect)));
+                self.labels.push(&(id, label, shared, JsonTimestamp::new(*instant, dialect)));
             }
         }
     }

@@ -11,6 +11,10 @@ use sha2::{Digest, Sha256};
 /// [`searchable`] replaces it by U+FFFD in answers and keywords, so that no keyword matches across two answers.
 pub(in crate::store) const SEPARATOR: char = '\u{fdd0}';
 
+/// Ends a document that is too long for SQLite's keyword index, and is scanned instead. No keyword matches it, because it
+/// begins with [`SEPARATOR`] and keywords have at least two characters.
+pub(in crate::store) const UNINDEXED_END: &str = "\u{fdd0}\u{fdd1}";
+
 /// Converts a text to lower case, for all of Unicode.
 ///
 /// Each character is folded independently, so that a substring folds to a substring: `str::to_lowercase` maps a
@@ -32,8 +36,8 @@ pub(in crate::store) fn folded(text: &str) -> Cow<'_, str> {
 }
 
 /// A folded text as it appears in documents.
-pub(in crate::store) fn searchable(folded: &str) -> String {
-    folded.replace(SEPARATOR, "\u{fffd}")
+pub(in crate::store) fn searchable(folded: String) -> String {
+    if folded.contains(SEPARATOR) { folded.replace(SEPARATOR, "\u{fffd}") } else { folded }
 }
 
 /// The digest by which the terms filter looks up a folded answer, or a line of it: 64 bits of SHA-256. An accidental
@@ -45,5 +49,5 @@ pub(in crate::store) fn term_digest(element: i64, folded: &str) -> i64 {
 
 /// The digest of an answer as a client sends it.
 pub(in crate::store) fn answer_digest(element: i64, answer: &str) -> i64 {
-    term_digest(element, &searchable(&folded(answer)))
+    term_digest(element, &searchable(fold(answer)))
 }

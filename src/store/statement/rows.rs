@@ -28,6 +28,11 @@ impl JsonRows {
         self.json.len() == 1
     }
 
+    /// How many bytes they are.
+    pub(in crate::store) fn bytes(&self) -> usize {
+        self.json.len()
+    }
+
     /// Adds a row: a tuple with one value per column.
     pub(in crate::store) fn push(&mut self, row: &impl Serialize) {
         if !self.is_empty() {

@@ -1,9 +1,11 @@
 //! Reads which events of subscriptions are due, from the change log and from what was set aside.
 //!
 //! An event is due once its submission has not changed for a while, so that a submission whose answers are written in
-//! several transactions is one event. Events of a subscription are in the order of their numbers.
+//! several transactions is one event. One that changes all the time is an event at the latest [`MAX_BURST`] times as long
+//! after its first change, and again each time that long after it was last sent: the delivery log has when that was, for
+//! every node. Events of a subscription are in the order of their numbers.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -174,7 +176,8 @@ impl Store {
             if newest[event as usize].is_none_or(|newest| newest <= position) {
                 continue;
             }
-            let due = read_due(&mut reader, event, subscription.form, subscription.id, position, 1).await?;
+            let of = Sought { event, form: subscription.form, subscription: subscription.id, busy: &HashSet::new() };
+            let due = read_due(&mut reader, &of, position, 1).await?;
             if !due.events.is_empty() || (due.again_in.is_none() && due.is_cut) {
                 ahead.ready.push(ready);
             }
@@ -222,7 +225,7 @@ impl Store {
     }
 
     /// The events of a leased subscription that are due: at most `limit` that were set aside, and as many after the
-    /// number `after`.
+    /// number `after`. `busy` are the submissions of which an event is being sent.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -231,11 +234,13 @@ impl Store {
         leased: &LeasedSubscription,
         after: i64,
         limit: u32,
+        busy: &HashSet<i64>,
     ) -> Result<DueEvents, StoreError> {
         let mut reader = self.database.reader().await?;
         reader.begin_reading().await?;
         let mut events = set_aside(&mut reader, leased, limit).await?;
-        let in_turn = read_due(&mut reader, leased.event, leased.form, leased.id, after, limit).await?;
+        let of = Sought { event: leased.event, form: leased.form, subscription: leased.id, busy };
+        let in_turn = read_due(&mut reader, &of, after, limit).await?;
         let mut again_in = in_turn.again_in;
         let mut read_to = in_turn.read_to;
         events.extend(in_turn.events.into_iter().filter(|event| !leased.done_beyond.contains(&event.seq)));
@@ -293,23 +298,30 @@ struct InTurn {
     again_in: Option<Duration>,
 }
 
-async fn read_due(
-    reader: &mut PooledConnection,
+/// The events of a subscription.
+struct Sought<'s> {
     event: Event,
     form: Option<i64>,
     subscription: i64,
+    /// The submissions of which an event is being sent.
+    busy: &'s HashSet<i64>,
+}
+
+async fn read_due(
+    reader: &mut PooledConnection,
+    of: &Sought<'_>,
     after: i64,
     limit: u32,
 ) -> Result<InTurn, StoreError> {
-    let (column, settle) = (event.column(), reader.limits().settle);
+    let (column, settle) = (of.event.column(), reader.limits().settle);
     let mut sql = reader.sql();
     sql.push("SELECT c.seq, c.submission_id, c.form_id, c.changed_at, e.event_id, e.body, e.attempts, e.failed_at, ");
     sql.push("c.burst_at, ").push_now_plus(Duration::ZERO).push(" FROM (SELECT submission_id, form_id, changed_at, ");
     sql.push("burst_at, ").push(column).push(" AS seq FROM submission_changes WHERE ").push(column).push(" > ");
     sql.bind(after).push(" ORDER BY ").push(column).push(" LIMIT ").bind(MAX_READ);
-    sql.push(") AS c LEFT JOIN webhook_events e ON e.subscription_id = ").bind(subscription);
+    sql.push(") AS c LEFT JOIN webhook_events e ON e.subscription_id = ").bind(of.subscription);
     sql.push(" AND e.seq = c.seq WHERE TRUE");
-    write_within(&mut sql, form);
+    write_within(&mut sql, of.form);
     sql.push(" ORDER BY c.seq LIMIT ").bind(i64::from(limit));
     let rows = reader.fetch_all(sql).await?;
     let (mut read_to, mut is_cut) = (after, true);
@@ -322,12 +334,23 @@ async fn read_due(
         (read_to, is_cut) = (row.get::<i64>(0)?.max(after), row.get::<i64>(1)? == MAX_READ);
     }
     let (mut events, mut again_in) = (Vec::with_capacity(rows.len()), None);
+    let mut sent_at = None;
     for row in &rows {
         let due = DueEvent::read(row, true)?;
         let (changed_at, burst_at, now): (Timestamp, Timestamp, Timestamp) = (row.get(3)?, row.get(8)?, row.get(9)?);
-        let due_at = (changed_at + settle).min(burst_at + settle * MAX_BURST);
         // It may have been noted before the clock was set back, however far.
         let was_set_back = changed_at > now + settle;
+        let mut due_at = (changed_at + settle).min(burst_at + settle * MAX_BURST);
+        // It still changes, and would be sent after every change. What was sent before keeps to its own schedule.
+        if due_at <= now && now < changed_at + settle && due.sent.is_none() {
+            let sent_at = match &mut sent_at {
+                Some(sent_at) => sent_at,
+                none => none.insert(last_sent(reader, of.subscription, now).await?),
+            };
+            let last =
+                if of.busy.contains(&due.submission) { Some(now) } else { sent_at.get(&due.submission).copied() };
+            due_at = last.map_or(due_at, |last| (last + settle * MAX_BURST).min(changed_at + settle));
+        }
         if due_at > now && !was_set_back {
             again_in = Some(due_at.duration_since(now).unsigned_abs().min(settle));
             read_to = due.seq - 1;
@@ -339,6 +362,23 @@ async fn read_due(
         read_to = events.last().map_or(read_to, |last: &DueEvent| last.seq);
     }
     Ok(InTurn { events, read_to, is_cut, again_in })
+}
+
+/// When the submissions were last sent of which that was at most [`MAX_BURST`] times the settle time ago, as far as the
+/// delivery log has it.
+async fn last_sent(
+    reader: &mut PooledConnection,
+    subscription: i64,
+    now: Timestamp,
+) -> Result<HashMap<i64, Timestamp>, StoreError> {
+    let settle = reader.limits().settle;
+    let mut sql = reader.sql();
+    sql.push("SELECT submission_id, max(at) FROM webhook_attempts WHERE subscription_id = ").bind(subscription);
+    // Those after now are of a clock that was set back since.
+    sql.push(" AND at > ").bind(now - settle * MAX_BURST).push(" AND at <= ").bind(now + settle);
+    sql.push(" GROUP BY submission_id");
+    let rows = reader.fetch_all(sql).await?;
+    Ok(rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, sqlx::Error>>()?)
 }
 
 pub(super) fn write_within(sql: &mut Sql, form: Option<i64>) {

@@ -3,6 +3,7 @@
 mod foreign;
 mod kept;
 mod large;
+mod long;
 mod plan;
 mod search;
 mod show;

@@ -24,6 +24,8 @@ on_both_databases! {
         let shown = async || client.get("/api/v1/subscribe/hook_1").send().await.json()["data"].clone();
         assert_eq!(json_of(&["list"]), json!([shown().await]));
         assert_eq!(json_of(&["show", "hook_1"]), shown().await);
+        let fields = run(&["show", "hook_1"]).stdout;
+        assert!(fields.lines().any(|line| line.split_whitespace().eq(["form", "every"])), "{fields}");
         let table = run(&["list"]).stdout;
         assert!(table.starts_with("ID      STATE   EVENT"), "{table}");
         assert!(table.contains("hook_1  active  submission.created  every  0"), "{table}");

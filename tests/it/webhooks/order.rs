@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -46,6 +46,28 @@ on_both_databases! {
             assert!(before <= Some(value), "{before:?} before {value}");
         }
         assert_eq!(seen, newest);
+    }
+
+    async fn a_submission_that_changes_all_the_time_is_sent_once_in_ten_settle_times(engine: Engine) {
+        let settle = Duration::from_millis(200);
+        let scene = Scene::with(engine, |webhooks| _ = webhooks.insert("settle_ms".into(), 200.into())).await;
+        scene.insert(1, 1, "0").await;
+        let receiver = Receiver::start(|_| Act::status(200)).await;
+        scene.subscribe(&receiver, "submission.updated", None).await;
+        let (began, mut edited, mut edits, mut pauses) = (Instant::now(), Instant::now(), 0, 0);
+        while began.elapsed() < settle * 40 {
+            edits += 1;
+            scene.execute(&format!("UPDATE answers SET value = '{edits}' WHERE submission_id = 1")).await;
+            // On a busy machine an edit may be so late that the one before is an event of its own.
+            pauses += usize::from(edited.elapsed() > settle / 2);
+            edited = Instant::now();
+            tokio::time::sleep(settle / 20).await;
+        }
+        let sent = receiver.requests().len();
+        assert!((1..=5 + pauses).contains(&sent), "{sent} webhooks of {edits} edits, {pauses} of them late");
+        scene.wait_until_delivered().await;
+        let last = receiver.requests().last().map(envelope).expect("a webhook");
+        assert_eq!(last["data"]["allElements"][0]["value"], edits.to_string());
     }
 
     async fn a_receiver_that_is_back_is_probed_and_never_stormed(engine: Engine) {
