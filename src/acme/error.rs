@@ -124,6 +124,28 @@ impl AcmeError {
         }
     }
 
+    /// Whether it is a rate limit of all orders, and not only of those for a host: by its words, since the problem type is the
+    /// same. One that is not recognized counts for its host only: each host that is ordered then gets an answer of its own.
+    #[must_use]
+    pub fn limits_every_order(&self) -> bool {
+        let Self::Limited { detail, .. } = self else { return false };
+        let detail = detail.to_ascii_lowercase();
+        // A host that is named may contain any word.
+        let mut words = detail.split(|letter: char| !letter.is_alphanumeric() && !".-".contains(letter));
+        detail.contains("new orders")
+            || words.any(|word| matches!(word.trim_end_matches('.'), "account" | "registrations"))
+    }
+
+    /// Whether the authority may have got no answer, or another one, from DNS.
+    #[must_use]
+    pub fn may_be_dns(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Refused { problem, .. } => matches!(&**problem, "dns" | "caa"),
+            _ => false,
+        }
+    }
+
     pub(super) fn down(detail: &(impl ToString + ?Sized)) -> Self {
         Self::Down { until: None, detail: one_line(&detail.to_string()) }
     }
