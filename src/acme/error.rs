@@ -285,3 +285,28 @@ pub(super) fn one_line(text: &str) -> String {
         None => line,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_the_account_holds_for_every_order_and_one_of_a_host_does_not() {
+        let holds = |detail: &str| AcmeError::Limited { until: None, detail: detail.to_owned() }.limits_every_order();
+        for detail in [
+            "too many new orders (300) from this account in the last 3h0m0s, retry after 2026-11-27 18:00:00 UTC",
+            "too many new registrations (10) from this IP address in the last 3h0m0s",
+            "Rate limit for your account.",
+        ] {
+            assert!(holds(detail), "{detail}");
+        }
+        for detail in [
+            "too many certificates (50) already issued for \"account.example\" in the last 168h0m0s",
+            "too many failed authorizations (5) for my-account.example.org in the last 1h0m0s",
+            "too many",
+        ] {
+            assert!(!holds(detail), "{detail}");
+        }
+        assert!(!AcmeError::down("the account is unknown").limits_every_order());
+    }
+}
