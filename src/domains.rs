@@ -8,9 +8,9 @@
 //! ```
 //!
 //! - `needed`: which hosts have rows.
-//! - `life`: what becomes of a row; `orders` obtains its certificate, `failures` has what else may come of
-//!   an order; `renewal` and `schedule` decide when it is looked at next.
-//! - `authorities` chooses the authority, `budgets` has what it allows.
+//! - `life`: what becomes of a row; `beginning` chooses the authority of an order, `orders` obtains the certificate,
+//!   `failures` has what else may come of an order; `renewal` and `schedule` decide when the row is looked at next.
+//! - `authorities` has which authorities work, `budgets` what each allows.
 //! - [`Reason`]: what is wrong and what to do, in the same words everywhere; [`describe`] shows a row.
 //! - [`AccountDomains`]: what the administrators of an account see and may do.
 //! - `challenges` answers the authorities, on any node.
@@ -21,6 +21,7 @@
 
 mod account;
 mod authorities;
+mod beginning;
 mod budgets;
 mod challenges;
 mod claim;
@@ -111,9 +112,6 @@ pub enum DomainsError {
     /// The account key is damaged.
     #[error("the account key is damaged")]
     Damaged,
-    /// The key of an order under way can't be opened.
-    #[error("the key of an order under way can't be used: {0}")]
-    UnopenedOrder(Unopened),
 }
 
 impl From<StoreError> for DomainsError {
@@ -193,7 +191,12 @@ impl Domains {
 
     /// Now, by the clock of the registry.
     fn now(&self) -> Timestamp {
-        Timestamp::now() + SignedDuration::from_micros(self.clock.load(Ordering::Relaxed))
+        self.by_registry(Timestamp::now())
+    }
+
+    /// An instant of this machine's clock by the clock of the registry.
+    fn by_registry(&self, at: Timestamp) -> Timestamp {
+        at.saturating_add(SignedDuration::from_micros(self.clock.load(Ordering::Relaxed))).unwrap_or(at)
     }
 
     fn note_clock(&self, registry: Timestamp) {

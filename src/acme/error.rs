@@ -124,6 +124,28 @@ impl AcmeError {
         }
     }
 
+    /// Whether it is a rate limit of all orders, and not only of those for a host: by its words, since the problem type is the
+    /// same. One that is not recognized counts for its host only: each host that is ordered then gets an answer of its own.
+    #[must_use]
+    pub fn limits_every_order(&self) -> bool {
+        let Self::Limited { detail, .. } = self else { return false };
+        let detail = detail.to_ascii_lowercase();
+        // A host that is named may contain any word.
+        let mut words = detail.split(|letter: char| !letter.is_alphanumeric() && !".-".contains(letter));
+        detail.contains("new orders")
+            || words.any(|word| matches!(word.trim_end_matches('.'), "account" | "registrations"))
+    }
+
+    /// Whether the authority may have got no answer, or another one, from DNS.
+    #[must_use]
+    pub fn may_be_dns(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Refused { problem, .. } => matches!(&**problem, "dns" | "caa"),
+            _ => false,
+        }
+    }
+
     pub(super) fn down(detail: &(impl ToString + ?Sized)) -> Self {
         Self::Down { until: None, detail: one_line(&detail.to_string()) }
     }
@@ -261,5 +283,30 @@ pub(super) fn one_line(text: &str) -> String {
     match line.char_indices().nth(MAX_DETAIL) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_the_account_holds_for_every_order_and_one_of_a_host_does_not() {
+        let holds = |detail: &str| AcmeError::Limited { until: None, detail: detail.to_owned() }.limits_every_order();
+        for detail in [
+            "too many new orders (300) from this account in the last 3h0m0s, retry after 2026-11-27 18:00:00 UTC",
+            "too many new registrations (10) from this IP address in the last 3h0m0s",
+            "Rate limit for your account.",
+        ] {
+            assert!(holds(detail), "{detail}");
+        }
+        for detail in [
+            "too many certificates (50) already issued for \"account.example\" in the last 168h0m0s",
+            "too many failed authorizations (5) for my-account.example.org in the last 1h0m0s",
+            "too many",
+        ] {
+            assert!(!holds(detail), "{detail}");
+        }
+        assert!(!AcmeError::down("the account is unknown").limits_every_order());
     }
 }

@@ -41,7 +41,7 @@ pub(super) enum TransportError {
     #[error("sent a URL that is not valid")]
     Url,
     /// No answer.
-    #[error("{0}")]
+    #[error("{}", of_authority(*.0))]
     Send(#[from] SendError),
     /// An error status.
     #[error("refused with status {}", .0.status.as_u16())]
@@ -133,7 +133,27 @@ impl HttpClient for Transport {
     }
 }
 
+/// The client's words, which are about a receiver of webhooks, about an authority. They contain nothing that the other side
+/// chose.
+fn of_authority(error: SendError) -> String {
+    error.to_string().replace("the receiver", "the authority")
+}
+
 /// Every network. The guard refuses link-local addresses and metadata services nevertheless.
 fn everywhere() -> AllowedTargets {
     ["0.0.0.0/0", "::/0"].iter().filter_map(|network| AllowedTarget::parse(network).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbound::{Phase, ProtocolFault};
+
+    #[test]
+    fn a_failure_names_the_authority_and_no_receiver() {
+        let sent = SendError::Protocol(ProtocolFault::TooMuch);
+        assert_eq!(TransportError::from(sent).to_string(), "no valid answer: the authority sent too much");
+        let late = SendError::Timeout(Phase::Head);
+        assert_eq!(TransportError::from(late).to_string(), "the time limit ended before the authority answered");
+    }
 }

@@ -16,7 +16,7 @@ use super::folders::folder_of;
 use super::sections::{Sections, parse_tenant};
 
 /// The keys whose values a report may show. A mistyped key (`databse`) is not among them, so its value is masked.
-const PLAIN_KEYS: [&str; 26] = [
+const PLAIN_KEYS: [&str; 27] = [
     "include",
     "listen",
     "admin_listen",
@@ -29,6 +29,7 @@ const PLAIN_KEYS: [&str; 26] = [
     "certificate",
     "private_key",
     "cache_mib",
+    "accept_terms",
     "slug",
     "name",
     "address",

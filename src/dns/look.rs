@@ -16,7 +16,7 @@ use super::fault::DnsFault;
 use super::pointing::{self, End, Here, Pointing};
 use super::public::{self, Public};
 use super::record::{Action, Kind, Record};
-use super::resolvers::Unresolved;
+use super::resolvers::{Found, Unresolved};
 use super::wanted::wanted;
 use super::zone::{absolute, registered_domain, text};
 use super::{Finding, Proof, Question};
@@ -39,6 +39,9 @@ pub(super) async fn look(authority: &mut Authority<'_>, question: &Question<'_>)
     let here = here(authority, question).await?;
     let pointing = pointing::follow(authority, &host, &here).await?;
     let view = View { question, host: &host, here: &here, pointing: &pointing };
+    if let Some(unresolved) = view.undecided() {
+        return Err(unresolved_target(authority, question, unresolved).await);
+    }
     if let Some(fault) = view.wrong_way() {
         return Ok(Finding::Fault(fault));
     }
@@ -62,24 +65,32 @@ pub(super) async fn look(authority: &mut Authority<'_>, question: &Question<'_>)
 
 /// Where hosts have to lead.
 async fn here(authority: &Authority<'_>, question: &Question<'_>) -> Result<Here, Stop> {
-    let here = |addresses| Ok(Here::new(question.own_label, question.target, addresses));
+    let here = |addresses| Here::new(question.own_label, question.target, addresses);
     if !question.addresses.is_empty() {
-        return here(Some(question.addresses.to_vec()));
+        return Ok(here(Some(question.addresses.to_vec())));
     }
     let target = question.target.and_then(|target| absolute(target.as_str()));
-    let addresses = target.as_ref().map(|target| authority.resolvers.addresses(target));
-    match OptionFuture::from(addresses).await {
-        None => here(None),
-        Some(Ok(addresses)) if !addresses.is_empty() => here(Some(addresses)),
+    let found = target.as_ref().map(|target| authority.resolvers.addresses(target));
+    match OptionFuture::from(found).await {
+        None => Ok(here(None)),
+        Some(Ok(Found { addresses, failed })) if !addresses.is_empty() => Ok(Here { failed, ..here(Some(addresses)) }),
         Some(Ok(_)) => Err(Stop::Unknown(format!("`{}` has no address", question.target.map_or("", |t| t.as_str())))),
-        Some(Err(unresolved)) if !authority.resolvers.any_works().await => Err(away(&unresolved)),
-        Some(Err(Unresolved { resolver, failure })) => Err(Stop::Unknown(format!(
-            "the resolver {} {} for `{}`, where hosts have to point",
-            resolver.ip(),
-            failure.words(),
-            question.target.map_or("", |target| target.as_str())
-        ))),
+        Some(Err(unresolved)) => Err(unresolved_target(authority, question, unresolved).await),
     }
+}
+
+/// The addresses of the target, or those of one family, could not be found out.
+async fn unresolved_target(authority: &Authority<'_>, question: &Question<'_>, unresolved: Unresolved) -> Stop {
+    if !authority.resolvers.any_works().await {
+        return away(&unresolved);
+    }
+    let Unresolved { resolver, failure } = unresolved;
+    Stop::Unknown(format!(
+        "the resolver {} {} for `{}`, where hosts have to point",
+        resolver.ip(),
+        failure.words(),
+        question.target.map_or("", |target| target.as_str())
+    ))
 }
 
 /// What a look has found so far.
@@ -91,6 +102,15 @@ struct View<'v> {
 }
 
 impl View<'_> {
+    /// Why it is not known whether the host leads here: it has an address that is none of the known ones, of a family that
+    /// the target could not be asked for.
+    fn undecided(&self) -> Option<Unresolved> {
+        let (family, unresolved) = self.here.failed?;
+        let End::Addresses(addresses) = &self.pointing.end else { return None };
+        let is_of_family = |address: &IpAddr| address.is_ipv6() == (family == RecordType::AAAA);
+        addresses.iter().any(|address| is_of_family(address) && !self.here.has(*address)).then_some(unresolved)
+    }
+
     /// The fault of a host that does not lead here.
     fn wrong_way(&self) -> Option<DnsFault> {
         let host = text(self.host);

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use hickory_resolver::proto::rr::{Name, RecordType};
 
 use super::authority::{Answers, Authority, Content, Stop};
-use super::resolvers::address_of;
+use super::resolvers::{Unresolved, address_of};
 use super::zone::absolute;
 use crate::host::HostName;
 
@@ -26,13 +26,15 @@ pub(super) struct Here {
     pub(super) target: Option<Name>,
     /// `None`: every address is here.
     pub(super) addresses: Option<Vec<IpAddr>>,
+    /// The family of addresses that the target could not be asked for: it may have more than these.
+    pub(super) failed: Option<(RecordType, Unresolved)>,
 }
 
 impl Here {
     pub(super) fn new(own_label: Option<&HostName>, target: Option<&HostName>, addresses: Option<Vec<IpAddr>>) -> Self {
         let name = |host: Option<&HostName>| host.and_then(|host| absolute(host.as_str()));
         let canonical = |addresses: Vec<IpAddr>| addresses.iter().map(IpAddr::to_canonical).collect();
-        Self { own_label: name(own_label), target: name(target), addresses: addresses.map(canonical) }
+        Self { own_label: name(own_label), target: name(target), addresses: addresses.map(canonical), failed: None }
     }
 
     /// Whether an alias to this name leads here.

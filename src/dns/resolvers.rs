@@ -110,17 +110,32 @@ impl Resolvers {
         join_all(self.servers.iter().map(|resolver| wire::ask(*resolver, ask))).await
     }
 
-    /// The addresses of both families, IPv6 first, with aliases followed by the resolver.
-    pub(super) async fn addresses(&self, name: &Name) -> Result<Vec<IpAddr>, Unresolved> {
-        let (v6, v4) = tokio::join!(self.ask(name, RecordType::AAAA, false), self.ask(name, RecordType::A, false));
-        let of = |answer: &Result<(SocketAddr, Message), Unresolved>| {
-            answer.as_ref().map_or_else(|_| Vec::new(), |(_, message)| addresses_in(message))
-        };
-        match (&v6, &v4) {
-            (Err(_), Err(unresolved)) => Err(*unresolved),
-            _ => Ok([of(&v6), of(&v4)].concat()),
+    /// The addresses of both families, IPv6 first, with aliases followed by the resolver. One family may fail; an error
+    /// if there is no address then.
+    pub(super) async fn addresses(&self, name: &Name) -> Result<Found, Unresolved> {
+        let kinds = [RecordType::AAAA, RecordType::A];
+        let [v6, v4] = kinds.map(|kind| self.ask(name, kind, false));
+        let (v6, v4) = tokio::join!(v6, v4);
+        let mut found = Found::default();
+        for (kind, answer) in kinds.into_iter().zip([v6, v4]) {
+            match answer {
+                Ok((_, message)) => found.addresses.extend(addresses_in(&message)),
+                Err(unresolved) => found.failed = Some((kind, unresolved)),
+            }
+        }
+        match found.failed {
+            Some((_, unresolved)) if found.addresses.is_empty() => Err(unresolved),
+            _ => Ok(found),
         }
     }
+}
+
+/// The addresses of a name.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found {
+    pub(super) addresses: Vec<IpAddr>,
+    /// The family that could not be asked for.
+    pub(super) failed: Option<(RecordType, Unresolved)>,
 }
 
 /// The addresses in the answer section.

@@ -18,7 +18,7 @@ use crate::store::{Registry, StoreError};
 ///
 /// Larger: an account can fill the registry with names that it does not own. Smaller: one with many domains has to ask
 /// the operator.
-const MAX_ADDED: usize = 1_000;
+const MAX_ADDED: i64 = 1_000;
 
 /// How many rows are read at once. Larger: a statement takes longer. Smaller: more statements.
 const ROWS: u32 = 1_000;
@@ -176,10 +176,7 @@ impl AccountDomains<'_> {
             return Ok(refused);
         }
         let registry = self.registry().await?;
-        let filter = DomainFilter { slug: Some(self.slug), ..DomainFilter::default() };
-        let limit = u32::try_from(MAX_ADDED).unwrap_or(u32::MAX);
-        let added = registry.list_domains(&filter, limit).await?.iter().filter(|row| row.is_added).count();
-        if added >= MAX_ADDED {
+        if registry.count_added_domains(self.slug).await? >= MAX_ADDED {
             return Ok(HostAddition::TooMany);
         }
         let added = registry.add_domain(self.slug, host.as_str(), &new_proof(), domains.now(), by).await;

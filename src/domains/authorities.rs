@@ -1,10 +1,12 @@
-//! Which authority is asked: the first that CAA allows and that works.
+//! Which authorities are asked: those that CAA allows and that work, in the order of the configuration.
 //!
-//! Five faults of an authority within ten minutes switch to the next, for ten minutes; a fault of a host never does. Each
-//! node counts on its own, so a node that can't reach an authority does not keep the others from it.
+//! Five faults of an authority within ten minutes open its breaker: it is passed over for ten minutes. After that it is asked
+//! again, and its first answer decides: a fault passes it over for another ten minutes, an answer that is of use ends this.
+//! A fault of a host never counts. Each node counts on its own, so a node that can't reach an authority does not keep the
+//! others from it.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How many faults switch to the next authority.
@@ -17,44 +19,69 @@ const FAULTS: usize = 5;
 /// Larger: an authority that is back is asked later. Smaller: faults that are rare in between never switch.
 const PERIOD: Duration = Duration::from_mins(10);
 
-/// The faults of each authority.
+/// The breakers of the authorities.
 #[derive(Debug)]
-pub(super) struct Breakers(Vec<Mutex<VecDeque<Instant>>>);
+pub(super) struct Breakers(Vec<Mutex<Breaker>>);
+
+/// What is known of one authority.
+#[derive(Debug, Default)]
+struct Breaker {
+    /// The faults since it last opened, or since an answer that was of use.
+    faults: VecDeque<Instant>,
+    /// When it opened, until an answer is of use.
+    opened_at: Option<Instant>,
+}
 
 impl Breakers {
     pub(super) fn new(authorities: usize) -> Self {
         Self((0..authorities).map(|_| Mutex::default()).collect())
     }
 
-    /// The first of these authorities that works, or the first of all if none does.
-    pub(super) fn choose(&self, allowed: &[usize]) -> Option<usize> {
-        let now = Instant::now();
-        allowed.iter().copied().find(|at| !self.is_open(*at, now)).or_else(|| allowed.first().copied())
+    /// Those of these authorities that work, or the first of all if none does.
+    pub(super) fn working(&self, allowed: &[usize], now: Instant) -> Vec<usize> {
+        let working: Vec<_> = allowed.iter().copied().filter(|at| !self.is_open(*at, now)).collect();
+        if working.is_empty() { allowed.first().copied().into_iter().collect() } else { working }
     }
 
     /// Whether an authority is passed over.
     pub(super) fn is_open(&self, authority: usize, now: Instant) -> bool {
-        let mut faults = self.0[authority].lock().unwrap_or_else(PoisonError::into_inner);
-        while faults.front().is_some_and(|at| now.duration_since(*at) >= PERIOD) {
-            faults.pop_front();
-        }
-        faults.len() >= FAULTS
+        self.open_for(authority, now).is_some()
+    }
+
+    /// For how long an authority is passed over, if it is.
+    pub(super) fn open_for(&self, authority: usize, now: Instant) -> Option<Duration> {
+        self.breaker(authority).open_for(now)
     }
 
     /// Counts a fault of an authority. Returns whether it is passed over from now on.
-    pub(super) fn note_fault(&self, authority: usize) -> bool {
-        let now = Instant::now();
-        let was_open = self.is_open(authority, now);
-        let mut faults = self.0[authority].lock().unwrap_or_else(PoisonError::into_inner);
-        faults.push_back(now);
-        faults.truncate(FAULTS);
-        drop(faults);
-        !was_open && self.is_open(authority, now)
+    pub(super) fn note_fault(&self, authority: usize, now: Instant) -> bool {
+        let mut breaker = self.breaker(authority);
+        if breaker.open_for(now).is_some() {
+            // Of a request that was sent before.
+            return false;
+        }
+        breaker.faults.retain(|at| now.saturating_duration_since(*at) < PERIOD);
+        breaker.faults.push_back(now);
+        if breaker.opened_at.is_none() && breaker.faults.len() < FAULTS {
+            return false;
+        }
+        *breaker = Breaker { faults: VecDeque::new(), opened_at: Some(now) };
+        true
     }
 
     /// An authority answered as it should.
     pub(super) fn note_success(&self, authority: usize) {
-        self.0[authority].lock().unwrap_or_else(PoisonError::into_inner).clear();
+        *self.breaker(authority) = Breaker::default();
+    }
+
+    fn breaker(&self, authority: usize) -> MutexGuard<'_, Breaker> {
+        self.0[authority].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Breaker {
+    fn open_for(&self, now: Instant) -> Option<Duration> {
+        PERIOD.checked_sub(now.saturating_duration_since(self.opened_at?)).filter(|left| !left.is_zero())
     }
 }
 
@@ -62,18 +89,49 @@ impl Breakers {
 mod tests {
     use super::*;
 
-    #[test]
-    fn five_faults_switch_to_the_next_authority_until_the_first_answers() {
-        let breakers = Breakers::new(2);
-        for fault in 1..=FAULTS {
-            assert_eq!(breakers.choose(&[0, 1]), Some(0));
-            assert_eq!(breakers.note_fault(0), fault == FAULTS);
+    const MINUTE: Duration = Duration::from_mins(1);
+
+    /// Two authorities, of which the first has had five faults, a minute apart. Returns when the last one was.
+    fn opened() -> (Breakers, Instant) {
+        let (breakers, began) = (Breakers::new(2), Instant::now());
+        for fault in 0..5 {
+            let now = began + MINUTE * fault;
+            assert_eq!(breakers.working(&[0, 1], now), [0, 1]);
+            assert_eq!(breakers.note_fault(0, now), fault == 4);
         }
-        assert_eq!(breakers.choose(&[0, 1]), Some(1));
-        assert_eq!(breakers.choose(&[0]), Some(0), "CAA allows no other");
-        assert_eq!(breakers.choose(&[]), None);
-        assert!(!breakers.is_open(0, Instant::now() + PERIOD), "it is asked again");
+        (breakers, began + MINUTE * 4)
+    }
+
+    #[test]
+    fn five_faults_switch_to_the_next_authority_for_ten_minutes_from_the_last_of_them() {
+        let (breakers, opened) = opened();
+        assert_eq!(breakers.working(&[0, 1], opened), [1]);
+        assert_eq!(breakers.working(&[0], opened), [0], "CAA allows no other");
+        assert!(breakers.working(&[], opened).is_empty());
+        // Ten minutes after the first fault, and not yet ten after the last.
+        assert!(breakers.is_open(0, opened + MINUTE * 6));
+        assert!(!breakers.note_fault(0, opened + MINUTE * 9), "an answer that is late opens it no further");
+        assert_eq!(breakers.open_for(0, opened + MINUTE * 9), Some(MINUTE));
+        assert_eq!(breakers.working(&[0, 1], opened + MINUTE * 10), [0, 1], "the way back");
+    }
+
+    #[test]
+    fn the_first_answer_after_ten_minutes_decides() {
+        let (breakers, opened) = opened();
+        let again = opened + MINUTE * 11;
+        assert!(breakers.note_fault(0, again), "one fault is enough");
+        assert_eq!(breakers.open_for(0, again), Some(PERIOD));
+        let back = again + MINUTE * 10;
         breakers.note_success(0);
-        assert_eq!(breakers.choose(&[0, 1]), Some(0));
+        assert!(!breakers.note_fault(0, back), "it takes five faults again");
+        assert_eq!(breakers.working(&[0, 1], back), [0, 1]);
+    }
+
+    #[test]
+    fn faults_that_are_rare_never_switch() {
+        let (breakers, began) = (Breakers::new(1), Instant::now());
+        for fault in 0..50 {
+            assert!(!breakers.note_fault(0, began + MINUTE * 3 * fault));
+        }
     }
 }

@@ -1,9 +1,16 @@
-//! The budgets of an order at an authority. A fifth of each is kept for renewals.
+//! The budgets of an order at an authority, of which a fifth is kept for renewals, and the limits that an authority has
+//! named itself.
+//!
+//! A budget is counted here, and a limit is what the authority answered: no order before this instant, new or not. It is
+//! stored as a budget of one order that is used up until then, so every node knows it.
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::config::AuthorityLimits;
 use crate::store::registry::Budget;
+use crate::store::{Registry, StoreError};
 
 /// The part of a budget that is kept for renewals: one fifth.
 ///
@@ -12,6 +19,9 @@ const RESERVED: u32 = 5;
 
 /// How many failed validations of a host an authority allows in an hour, by far the strictest known.
 const FAILURES: u32 = 5;
+
+/// In what time a limit would be over by itself. It is always used up until an instant instead.
+const LIMIT: Duration = Duration::from_secs(1);
 
 const WEEK: Duration = Duration::from_hours(7 * 24);
 
@@ -38,6 +48,28 @@ pub(super) fn orders(authority: &str, limits: AuthorityLimits, order: Order) -> 
 /// The budget of failed validations of a host.
 pub(super) fn failures(authority: &str, host: &str) -> Budget {
     budget(format!("failures {authority} {host}"), FAILURES, Duration::from_hours(1), Order::Renewal)
+}
+
+/// The limit that an authority named for all orders.
+pub(super) fn limit(authority: &str) -> Budget {
+    budget(format!("limit {authority}"), 1, LIMIT, Order::Renewal)
+}
+
+/// The limit that an authority named for a host.
+pub(super) fn limit_of_host(authority: &str, host: &str) -> Budget {
+    budget(format!("limit {authority} {host}"), 1, LIMIT, Order::Renewal)
+}
+
+/// How many orders an authority allows now, and from when on there is one if there is none.
+pub(super) async fn orders_left(
+    registry: &Registry,
+    authority: &str,
+    limits: AuthorityLimits,
+    order: Order,
+) -> Result<(u32, Option<Timestamp>), StoreError> {
+    let (left, free_at) = registry.budget_left(&orders(authority, limits, order)).await?;
+    let (_, limited_until) = registry.budget_left(&limit(authority)).await?;
+    Ok(if limited_until.is_some() { (0, limited_until.max(free_at)) } else { (left, free_at) })
 }
 
 /// Every budget that an order takes a token of.

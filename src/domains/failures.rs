@@ -1,14 +1,15 @@
 //! What becomes of a domain whose order failed, by whose fault it is.
 //!
 //! A fault of the host waits longer each time, and counts against what the authority allows. A fault of the authority leaves
-//! the order as it is, for the next try or for another authority.
+//! the order as it is, for the next try or for another authority. A limit of the authority is written into the registry, where
+//! each node finds it before its next order; another authority is asked at once.
 
 use std::time::{Duration, Instant};
 
-use super::budgets::{self, Order};
+use super::budgets;
 use super::life::event;
 use super::orders::PendingOrder;
-use super::reason::Reason;
+use super::reason::{OtherReason, Reason};
 use super::renewal::Ask;
 use super::{Domains, DomainsError, schedule};
 use crate::acme::{AcmeError, Fault};
@@ -26,6 +27,11 @@ const DOWN: Duration = Duration::from_mins(1);
 
 /// When an authority that refused for a rate limit is asked again, if it does not say so itself.
 const LIMITED: Duration = Duration::from_hours(1);
+
+/// How many failures of a renewal count while DNS can't be asked: up to an hour's wait.
+///
+/// Larger: once DNS answers again, the renewal waits for longer. Smaller: more validations that fail.
+const UNASKED_FAILURES: i64 = 3;
 
 impl Domains {
     /// The order failed, or is not finished.
@@ -48,23 +54,30 @@ impl Domains {
         }
         self.metrics.ordered(&name, if error.fault() == Fault::Host { "refused" } else { "failed" });
         let registry = self.registry().await?;
-        let has_order = PendingOrder::read(&domain).is_some_and(|pending| pending.url.is_some());
-        let mut until = error.until();
+        let pending = PendingOrder::read(&domain);
+        let has_order = pending.as_ref().is_some_and(|pending| pending.url.is_some());
+        // What this node could not look at may be what the authority found.
+        let unasked = pending.and_then(|pending| pending.unasked).filter(|_| error.may_be_dns());
+        let has_others = acme.requests.authorities.len() > 1;
+        let mut goes_on = false;
+        let mut until = error.until().map(|at| self.by_registry(at));
         match error.fault() {
             Fault::Host => {
                 registry.use_budget(&budgets::failures(&name, &domain.host)).await?;
+                self.breakers.note_success(authority);
                 domain.failures += 1;
+                if unasked.is_some() {
+                    domain.failures = domain.failures.min(UNASKED_FAILURES);
+                }
                 domain.pending = None;
                 until = Some(now + schedule::back_off(domain.failures));
             }
             Fault::Authority | Fault::Operator => {
-                if self.breakers.note_fault(authority) {
+                if self.breakers.note_fault(authority, Instant::now()) {
                     let others = acme.requests.authorities.len() - 1;
                     tracing::error!(authority = name, cause = %error, others, "the authority can't be used");
                     // Another one is asked now.
-                    if others > 0 {
-                        until = Some(now);
-                    }
+                    goes_on = has_others;
                 }
                 if self.breakers.is_open(authority, Instant::now()) || !has_order {
                     domain.pending = None;
@@ -73,14 +86,16 @@ impl Domains {
             }
             Fault::None => {
                 domain.pending = None;
-                if let AcmeError::Limited { detail, .. } = &error {
-                    let at = until.unwrap_or(now + LIMITED);
-                    // The limit of the account holds for every host.
-                    if detail.contains("new orders") || detail.contains("account") {
-                        let all = budgets::orders(&name, acme.limits[authority], Order::Renewal);
-                        registry.exhaust_budget(&all, at).await?;
-                    }
+                if matches!(error, AcmeError::Limited { .. }) {
+                    let at = schedule::to_second(until.unwrap_or(now + LIMITED));
+                    let limit = if error.limits_every_order() {
+                        budgets::limit(&name)
+                    } else {
+                        budgets::limit_of_host(&name, &domain.host)
+                    };
+                    registry.exhaust_budget(&limit, at).await?;
                     until = Some(at);
+                    goes_on = has_others;
                 } else {
                     domain.failures += 1;
                     let wait = if domain.failures == 1 { PENDING } else { schedule::back_off(domain.failures) };
@@ -89,11 +104,17 @@ impl Domains {
             }
         }
         let until = schedule::to_second(until.unwrap_or(now + DOWN));
-        let reason = Reason::of_authority(&name, &domain.host, &error, until);
+        let reason = match &unasked {
+            None => Reason::of_authority(&name, &domain.host, &error, until),
+            Some(cause) => {
+                let detail = format!("{cause}; the authority {name}: {error}");
+                Reason::Other(OtherReason::DnsDown { detail, until, records: Vec::new() })
+            }
+        };
         let mut events = Vec::new();
         let state = match (domain.not_after, error.fault()) {
             (None, _) => DomainState::Queued,
-            (Some(_), Fault::Host) => {
+            (Some(_), Fault::Host) if unasked.is_none() => {
                 if domain.state != DomainState::Failing {
                     events.push("domain.failing");
                 }
@@ -106,7 +127,7 @@ impl Domains {
         if domain.not_after.is_some() {
             events.extend(self.plan_renewal(&mut domain, host, Ask::NotAgain).await?);
         }
-        domain.next_at = until;
+        domain.next_at = if goes_on { now } else { until };
         self.write(&domain, &events).await
     }
 }

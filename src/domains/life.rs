@@ -69,9 +69,8 @@ impl Domains {
                 self.ready(domain, &host, &issuers, is_due).await
             }
             Finding::Unknown(cause) if is_due => {
-                tracing::debug!(host = domain.host, cause, "DNS could not be asked before a renewal");
                 let all: Vec<usize> = (0..self.authorities()).collect();
-                self.order(domain, &host, &all).await
+                self.order(domain, &host, &all, Some(cause)).await
             }
             Finding::Unknown(cause) => self.not_asked(domain, cause).await,
             Finding::Fault(fault) => {
@@ -82,7 +81,7 @@ impl Domains {
                 if is_due && !is_hopeless && domain.failures == 0 {
                     // The authority may see it otherwise: behind a CDN, a challenge can come through.
                     let all: Vec<usize> = (0..self.authorities()).collect();
-                    return self.order(domain, &host, &all).await;
+                    return self.order(domain, &host, &all, None).await;
                 }
                 self.fault(domain, fault).await
             }
@@ -161,7 +160,7 @@ impl Domains {
             return self.write(&domain, &[]).await;
         }
         if is_due || domain.not_after.is_none() {
-            return self.order(domain, host, issuers).await;
+            return self.order(domain, host, issuers, None).await;
         }
         let was_failing = domain.state == DomainState::Failing;
         // A renewal that fails is not mended by records that are right.

@@ -1,8 +1,8 @@
 //! Obtains the certificate of a domain.
 //!
 //! Owns what is written before which step. The key, the request and the authority are in the row before the order is
-//! opened, and its URL before it is advanced: a node that takes over a lease goes on with the same order. The budgets are
-//! taken in the transaction that writes the row.
+//! opened, and its URL before it is advanced: a node that takes over a lease goes on with the same order. `beginning` has
+//! written the row, and taken the budgets in the same transaction.
 
 use std::time::Duration;
 
@@ -15,19 +15,18 @@ use secrecy::zeroize::Zeroizing;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use super::budgets::{self, Order};
 use super::life::event;
-use super::reason::{OtherReason, Reason};
+use super::reason::Reason;
 use super::renewal::spread;
 use super::worker::LEASE;
 use super::{Domains, DomainsError, schedule};
-use crate::acme::{
-    Acme, AcmeError, CertificateRequest, Challenge, ChallengeKind, Checkpoint, IssuedChain, Stop, certificate_id,
-};
+use crate::acme::{Acme, AcmeError, Challenge, ChallengeKind, Checkpoint, IssuedChain, Stop, certificate_id};
 use crate::certificate::{self, Certificate};
+use crate::config::AcmeConfig;
 use crate::host::HostName;
+use crate::seal::Unopened;
 use crate::store::registry::{
-    BudgetTaken, CertificateRecord, DomainEvent, DomainRecord, DomainState, Lease, StoredPair,
+    CertificateRecord, DomainEvent, DomainRecord, DomainState, Lease, NodeRecord, StoredPair,
 };
 use crate::store::with_causes;
 
@@ -38,6 +37,11 @@ const KEEP_INTERVAL: Duration = Duration::from_secs(15);
 /// and a later node downloads the same certificate.
 const STORE_TRIES: u32 = 20;
 
+/// When an order is looked at again whose key only another node can open.
+///
+/// Larger: the other node goes on later. Smaller: this one takes the row more often in vain.
+const LEAVE: Duration = Duration::from_secs(5);
+
 /// An order under way, as a row stores it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct PendingOrder {
@@ -46,13 +50,16 @@ pub(super) struct PendingOrder {
     /// The private key in PEM, sealed for the host.
     pub(super) key: String,
     /// The request for the certificate: Base64.
-    csr: String,
+    pub(super) csr: String,
     /// The order, once it was opened.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) url: Option<String>,
     /// The challenge, once the authority is to verify it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) challenge: Option<PublishedChallenge>,
+    /// Why DNS could not be asked before it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) unasked: Option<String>,
 }
 
 /// A challenge that any node answers.
@@ -73,65 +80,6 @@ impl PendingOrder {
 }
 
 impl Domains {
-    /// Begins an order at the first of these authorities that works.
-    pub(super) async fn order(
-        &self,
-        mut domain: DomainRecord,
-        host: &HostName,
-        allowed: &[usize],
-    ) -> Result<(), DomainsError> {
-        let Some((acme, client)) = self.client().await? else { return Ok(()) };
-        let Some(authority) = self.breakers.choose(allowed) else { return Ok(()) };
-        let name = &client.authorities()[authority].name;
-        let registry = self.registry().await?;
-        let kind = if domain.not_after.is_some() { Order::Renewal } else { Order::First };
-        let before = domain.clone();
-        if let (_, Some(at)) = registry.budget_left(&budgets::failures(name, &domain.host)).await? {
-            return self.wait_for_budget(before, name, "failed validations of the host", at).await;
-        }
-        let (request_host, seals) = (host.clone(), acme.seals.clone());
-        let request = tokio::task::spawn_blocking(move || CertificateRequest::generate(&request_host)).await;
-        let request = request.map_err(|_| DomainsError::Damaged)?;
-        let key = pem_of(&request.key_pkcs8).ok_or(DomainsError::Damaged)?;
-        let pending = PendingOrder {
-            authority: name.clone(),
-            key: seals.seal(&key, host.as_str()),
-            csr: STANDARD.encode(&request.csr),
-            url: None,
-            challenge: None,
-        };
-        if kind == Order::First {
-            self.enter(&mut domain, DomainState::Issuing, &Reason::None {});
-        }
-        domain.pending = pending.stored();
-        let budgets = budgets::of_order(name, acme.limits[authority], &domain.host, kind);
-        match registry.take_budgets(&budgets, &domain, LEASE).await? {
-            BudgetTaken::Yes => self.go_on(domain, host).await,
-            BudgetTaken::NotOwn => Ok(()),
-            BudgetTaken::Until { budget, at } => {
-                let of = budget.split(' ').next().unwrap_or_default().to_owned();
-                self.wait_for_budget(before, name, &of, at).await
-            }
-        }
-    }
-
-    /// A budget is used up: the order waits, and nothing was sent.
-    async fn wait_for_budget(
-        &self,
-        mut domain: DomainRecord,
-        authority: &str,
-        budget: &str,
-        until: Timestamp,
-    ) -> Result<(), DomainsError> {
-        self.metrics.ordered(authority, "waits");
-        let detail = format!("budget of {budget}");
-        let reason = OtherReason::CaLimited { authority: authority.to_owned(), detail, until };
-        let state = if domain.not_after.is_some() { domain.state } else { DomainState::Queued };
-        self.enter(&mut domain, state, &Reason::Other(reason));
-        domain.next_at = until;
-        self.write(&domain, &[]).await
-    }
-
     /// Goes on with the order of a row, wherever it is.
     pub(super) async fn go_on(&self, mut domain: DomainRecord, host: &HostName) -> Result<(), DomainsError> {
         let Some((acme, client)) = self.client().await? else { return Ok(()) };
@@ -144,6 +92,10 @@ impl Domains {
             domain.pending = None;
             domain.next_at = self.now();
             return self.write(&domain, &[]).await;
+        };
+        let key = match acme.seals.open(&pending.key, host.as_str()) {
+            Ok(key) => Zeroizing::new(key),
+            Err(cause) => return self.give_up(domain, &pending, acme, cause).await,
         };
         let csr = STANDARD.decode(&pending.csr).unwrap_or_default();
         let mut steps = Steps { domains: self, domain: domain.clone(), pending };
@@ -160,9 +112,35 @@ impl Domains {
         };
         let Steps { domain, pending, .. } = steps;
         match outcome {
-            Ok(chain) => self.issued(domain, host, pending, authority, chain).await,
+            Ok(chain) => self.issued(domain, host, pending, &key, authority, chain).await,
             Err(error) => self.failed(domain, host, acme, authority, error).await,
         }
+    }
+
+    /// The key of an order can't be opened. If a live node has the key that sealed it, that one goes on with the order; else
+    /// it can't be finished, and another one takes its place.
+    async fn give_up(
+        &self,
+        mut domain: DomainRecord,
+        pending: &PendingOrder,
+        acme: &AcmeConfig,
+        cause: Unopened,
+    ) -> Result<(), DomainsError> {
+        if let Some(missing) = acme.seals.missing_key(&pending.key) {
+            // A node of an earlier version does not write which keys it has.
+            let has_it = |node: &NodeRecord| {
+                node.is_live && node.seal_keys.as_ref().is_none_or(|keys| keys.iter().any(|key| key == missing))
+            };
+            if self.registry().await?.nodes().await?.iter().any(has_it) {
+                domain.next_at = self.now() + LEAVE;
+                return self.write(&domain, &[]).await;
+            }
+        }
+        let DomainRecord { slug, host, .. } = &domain;
+        tracing::warn!(tenant = slug, host, %cause, "the key of an order can't be opened; ordering again");
+        domain.pending = None;
+        domain.next_at = self.now();
+        self.write(&domain, &[]).await
     }
 
     /// Opens an order, and writes its URL into the row.
@@ -173,7 +151,7 @@ impl Domains {
         host: &HostName,
         steps: &mut Steps<'_>,
     ) -> Result<String, AcmeError> {
-        let replaced = self.leaf(host, &steps.domain).await.and_then(|leaf| certificate_id(&leaf));
+        let replaced = self.replaced(&steps.domain, &steps.pending.authority).await;
         let opened = match client.open(authority, host, replaced.as_deref()).await {
             Err(AcmeError::ReplacesRefused { .. }) => client.open(authority, host, None).await?,
             opened => opened?,
@@ -183,11 +161,12 @@ impl Domains {
         Ok(opened.url)
     }
 
-    /// The leaf that is served now.
-    async fn leaf(&self, host: &HostName, domain: &DomainRecord) -> Option<CertificateDer<'static>> {
-        let known = self.following.certificates().find(host, &domain.slug)?;
-        let pair = self.following.certificates().read(host.as_str(), &known).await.ok()?;
-        CertificateDer::from_pem_slice(pair.chain.as_bytes()).ok()
+    /// The id of the certificate that an order replaces. Only the authority that issued it knows it.
+    async fn replaced(&self, domain: &DomainRecord, authority: &str) -> Option<String> {
+        let record = self.registry().await.ok()?.find_certificate(&domain.host).await.ok()??;
+        let is_its_own = record.slug == domain.slug && record.authority == authority;
+        let pair = record.pair.filter(|_| is_its_own)?;
+        certificate_id(&CertificateDer::from_pem_slice(pair.chain.as_bytes()).ok()?)
     }
 
     /// Keeps the lease until it is lost.
@@ -207,13 +186,12 @@ impl Domains {
         mut domain: DomainRecord,
         host: &HostName,
         pending: PendingOrder,
+        key: &Zeroizing<String>,
         authority: usize,
         chain: IssuedChain,
     ) -> Result<(), DomainsError> {
         let Some((acme, client)) = self.client().await? else { return Ok(()) };
-        let key = acme.seals.open(&pending.key, host.as_str()).map_err(DomainsError::UnopenedOrder)?;
-        let key = Zeroizing::new(key);
-        let certificate = certificate::pair_of_text(host, &chain.pem, &key)
+        let certificate = certificate::pair_of_text(host, &chain.pem, key)
             .map_err(|error| with_causes(&error))
             .and_then(|read| if read.names.covers(host) { Ok(read) } else { Err("it is for another host".to_owned()) });
         let certificate = match certificate {
@@ -312,8 +290,4 @@ impl Checkpoint for Steps<'_> {
 fn dates(certificate: &Certificate) -> (Timestamp, Timestamp) {
     let at = |second| Timestamp::from_second(second).unwrap_or(Timestamp::MAX);
     (at(certificate.validity.from), at(certificate.validity.until))
-}
-
-fn pem_of(pkcs8: &[u8]) -> Option<Zeroizing<String>> {
-    Some(Zeroizing::new(rcgen::KeyPair::try_from(pkcs8).ok()?.serialize_pem()))
 }

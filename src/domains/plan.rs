@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::budgets;
+use super::budgets::{self, Order};
 use crate::config::{AcmeConfig, AuthorityLimits};
 use crate::store::{Registry, StoreError};
 
@@ -68,8 +68,7 @@ pub struct AuthorityStatus {
 pub async fn status(registry: &Registry, acme: &AcmeConfig) -> Result<Vec<AuthorityStatus>, StoreError> {
     let mut all = Vec::with_capacity(acme.limits.len());
     for (authority, limits) in acme.requests.authorities.iter().zip(&acme.limits) {
-        let budget = budgets::orders(&authority.name, *limits, budgets::Order::First);
-        let (left, free_at) = registry.budget_left(&budget).await?;
+        let (left, free_at) = budgets::orders_left(registry, &authority.name, *limits, Order::First).await?;
         all.push(AuthorityStatus {
             name: authority.name.clone(),
             directory: authority.directory.uri().to_string(),

@@ -155,8 +155,7 @@ impl DomainWorker {
         domains.try_keys(registry).await?;
         let Some(acme) = &domains.acme else { return Ok(()) };
         for (at, (authority, limits)) in acme.requests.authorities.iter().zip(&acme.limits).enumerate() {
-            let budget = budgets::orders(&authority.name, *limits, budgets::Order::Renewal);
-            let (left, _) = registry.budget_left(&budget).await?;
+            let (left, _) = budgets::orders_left(registry, &authority.name, *limits, budgets::Order::Renewal).await?;
             metrics.authority(&authority.name, left, !domains.breakers.is_open(at, Instant::now()));
         }
         Ok(())

@@ -7,7 +7,7 @@ use prometheus::{Histogram, IntCounterVec, IntGauge, IntGaugeVec};
 use super::register::Registrar;
 
 /// The values of `result`: the certificate was issued, the authority refused because of the host, it failed, or the order
-/// waits for a budget.
+/// waits until an authority has one left.
 const RESULTS: [&str; 4] = ["issued", "refused", "failed", "waits"];
 
 /// Domains and orders.

@@ -6,6 +6,7 @@ mod commands;
 mod compose;
 mod keys;
 mod life;
+mod limits;
 mod orders;
 mod scene;
 mod serving;

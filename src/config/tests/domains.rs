@@ -77,6 +77,7 @@ fn each_fault_is_reported_at_its_key() {
         ("addresses = [\"edge.example.com\"]", acme(""), "not an IP address"),
         ("target = \"edge.example.com\"\nresolvers = [\"dns\"]", acme(""), "not the address of a DNS server"),
         (DOMAINS, acme("").replace("true", "false"), "the terms of the authorities are not accepted"),
+        (DOMAINS, acme("").replace("true", "false"), "accept_terms = false"),
         (DOMAINS, acme("").replace("accept_terms = true\n", ""), "the terms of the authorities are not accepted"),
         (DOMAINS, acme("").replace("it@example.com", "it"), "not an e-mail address"),
         (DOMAINS, acme("").replace(KEY, "c2hvcnQ="), "not the Base64 of 32 bytes"),

@@ -34,8 +34,12 @@ impl Budget {
 
     /// From when on a token may be taken, if the bucket is full at an instant.
     fn free_at(&self, full_at: Timestamp) -> Timestamp {
-        let usable = self.capacity.saturating_sub(self.reserve).saturating_sub(1);
-        full_at - self.interval() * usable
+        full_at - self.usable()
+    }
+
+    /// How long before it is full the first token may be taken.
+    fn usable(&self) -> Duration {
+        self.interval() * self.capacity.saturating_sub(self.reserve).saturating_sub(1)
     }
 }
 
@@ -103,7 +107,7 @@ impl Registry {
         Ok(transaction.commit().await?)
     }
 
-    /// Empties a budget until an instant that the authority named.
+    /// Uses a budget up: from this instant on, and not before, a token may be taken.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -111,9 +115,7 @@ impl Registry {
         let mut transaction = self.database.begin().await?;
         let now = now(&mut transaction).await?;
         let full_at = full_at(&mut transaction, budget, now).await?;
-        // Free again for everyone, also for those who leave the reserve, at that instant.
-        let usable = budget.capacity.saturating_sub(1);
-        let until = full_at.max(until + budget.interval() * usable);
+        let until = full_at.max(until + budget.usable());
         let mut sql = transaction.sql();
         sql.push("UPDATE registry_budgets SET full_at = ").bind(until).push(" WHERE name = ");
         sql.bind(budget.name.as_str());

@@ -152,6 +152,21 @@ async fn a_target_that_cannot_be_resolved_is_named() {
 }
 
 #[tokio::test]
+async fn a_family_of_the_target_that_cannot_be_asked_for_makes_no_host_lead_elsewhere() {
+    let zones = zones().await;
+    let claim = Claim { addresses: Vec::new(), proof: None, ..Claim::usual() };
+    zones.serve("acme.com", &SERVERS, "forms A 192.0.2.10\nforms AAAA 2001:db8::10");
+    assert_eq!(look(&zones, &claim).await, ready(Proof::NotNeeded));
+    zones.fail_for(1, "AAAA".parse().unwrap());
+    let why = "the resolver 127.0.0.1 answers SERVFAIL for `forms.net`, where hosts have to point";
+    assert_eq!(look(&zones, &claim).await, Finding::Unknown(why.to_owned()), "its IPv6 address may be ours");
+    zones.serve("acme.com", &SERVERS, "forms A 192.0.2.10");
+    assert_eq!(look(&zones, &claim).await, ready(Proof::NotNeeded), "the family that is known decides");
+    zones.serve("acme.com", &SERVERS, "forms A 203.0.113.7");
+    assert_eq!(fault(look(&zones, &claim).await).reason(), "elsewhere");
+}
+
+#[tokio::test]
 async fn a_resolver_that_is_not_there_changes_nothing_and_the_next_one_is_asked() {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let gone: SocketAddr = socket.local_addr().unwrap();

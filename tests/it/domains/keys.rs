@@ -7,6 +7,7 @@ use formgate::store::registry::DomainState;
 use serde_json::Value;
 
 use super::scene::{HOST, LIMIT, NEW_SEAL_KEY, SEAL_KEY, Scene};
+use crate::support::acme_proxy::{Fault, Kind};
 use crate::support::client::operator_get;
 use crate::support::database::Database;
 use crate::support::fixture::on_both_databases;
@@ -37,6 +38,27 @@ async fn readiness_becomes(node: &mut Node, is_right: impl Fn(&Value) -> bool) -
         assert!(began.elapsed() < LIMIT, "{ready}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// Lets an order wait at its challenge, and seals its key with another one.
+async fn seal_order_with(scene: &Scene, seal_key: &str) {
+    scene.becomes(HOST, DomainState::Queued, "ca_down").await;
+    let registry = scene.registry().await;
+    let row = registry.find_domains(HOST).await.unwrap().remove(0);
+    registry.close().await;
+    let mut pending: Value = serde_json::from_str(row.pending.as_deref().expect("an order")).unwrap();
+    let key = seals(SEAL_KEY).open(pending["key"].as_str().expect("a key"), HOST).unwrap();
+    pending["key"] = seals(seal_key).seal(&key, HOST).into();
+    let past = if scene.registry_url.starts_with("sqlite") { "1" } else { "'2020-01-01Z'" };
+    let database = Database::connect(&scene.registry_url).await;
+    database.execute(&format!("UPDATE registry_domains SET pending = '{pending}', next_at = {past}")).await;
+    database.close().await;
+}
+
+/// An authority that is busy for an hour once an order is open.
+fn busy(scene: &Scene) {
+    let busy = Fault::Problem { status: 503, kind: "serverInternal", detail: "busy", retry_after: Some("3600") };
+    scene.proxy.break_all(Kind::Challenge, busy);
 }
 
 /// Waits until the registry has as many live nodes.
@@ -126,6 +148,36 @@ on_both_databases! {
         readiness_becomes(&mut node, |ready| ready["parts"]["domains"] == "ok").await;
         scene.is_served(&node, HOST).await;
         assert!(!scene.run(&["check"]).stdout.contains("lacks the key"));
+    }
+
+    async fn an_order_whose_key_no_node_can_open_is_made_again(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        busy(&scene);
+        let mut node = scene.start(0);
+        scene.becomes(HOST, DomainState::Queued, "ca_down").await;
+        scene.proxy.heal();
+        seal_order_with(&scene, NEW_SEAL_KEY).await;
+        scene.goes_live(HOST).await;
+        scene.is_served(&node, HOST).await;
+        assert_eq!((scene.proxy.orders(), scene.proxy.finalized()), (2, 1));
+        assert_eq!(node.stop(LIMIT).await, 0);
+        assert_eq!(node.log().matches("the key of an order can't be opened").count(), 1, "{}", node.log());
+    }
+
+    async fn an_order_whose_key_another_node_can_open_is_left_to_that_one(engine: Engine) {
+        let mut scene = Scene::new(engine).await;
+        busy(&scene);
+        let mut node = scene.start(0);
+        scene.becomes(HOST, DomainState::Queued, "ca_down").await;
+        scene.seal_keys(&[SEAL_KEY, NEW_SEAL_KEY]);
+        let _other = scene.start(1);
+        lists(&scene, 2).await;
+        scene.proxy.heal();
+        seal_order_with(&scene, NEW_SEAL_KEY).await;
+        scene.goes_live(HOST).await;
+        assert_eq!((scene.proxy.orders(), scene.proxy.finalized()), (1, 1), "the same order");
+        assert_eq!(node.stop(LIMIT).await, 0);
+        assert!(!node.log().contains("the key of an order can't be opened"), "{}", node.log());
     }
 
     async fn a_key_that_is_put_aside_and_comes_back_is_noticed_by_a_running_node(engine: Engine) {

@@ -79,6 +79,42 @@ on_both_databases! {
         assert_eq!(scene.proxy.orders(), 1);
     }
 
+    async fn a_renewal_that_fails_while_dns_cannot_be_asked_is_not_the_owners_fault(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        let node = scene.start(0);
+        scene.goes_live(HOST).await;
+        let leaf = scene.is_served(&node, HOST).await;
+        // The authority asks the same resolver.
+        scene.zones.set_resolver_mood(Mood::Servfail);
+        scene.renew_now(HOST).await;
+        let row = scene.becomes(HOST, DomainState::Live, "dns_down").await;
+        let detail = reason_of(&row)["detail"].as_str().unwrap_or_default().to_owned();
+        assert!(row.failures == 1 && detail.contains("no resolver works; "), "{row:?}");
+        assert!(detail.contains("; the authority pebble: "), "{detail}");
+        assert_eq!(scene.is_served(&node, HOST).await, leaf);
+        scene.zones.end_resolver_mood();
+        scene.check_soon(HOST).await;
+        scene.goes_live(HOST).await;
+        assert_eq!((scene.proxy.orders(), scene.proxy.finalized()), (3, 2));
+    }
+
+    async fn only_domains_that_were_added_count_as_added(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        scene.register("globex");
+        let registry = scene.registry().await;
+        let listed = |number| (format!("a{number}.globex.org"), "globex".to_owned(), "proof".to_owned());
+        registry.need_domains(&(0..3).map(listed).collect::<Vec<_>>()).await.unwrap();
+        assert_eq!(registry.count_added_domains("globex").await.unwrap(), 0);
+        for host in ["shop.globex.org", "www.globex.org"] {
+            scene.add("globex", host).await;
+        }
+        assert_eq!(registry.count_added_domains("globex").await.unwrap(), 2);
+        registry.remove_domain("globex", "www.globex.org", jiff::Timestamp::now(), "test").await.unwrap();
+        assert_eq!(registry.count_added_domains("globex").await.unwrap(), 1);
+        assert_eq!(registry.count_added_domains("acme").await.unwrap(), 0);
+        registry.close().await;
+    }
+
     async fn an_added_domain_is_served_once_its_owner_has_proved_it(engine: Engine) {
         let scene = Scene::new(engine).await;
         scene.register("globex");

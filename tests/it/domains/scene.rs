@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use formgate::store::registry::{DomainAdded, DomainRecord, DomainState};
+use formgate::store::registry::{CertificateRecord, DomainAdded, DomainRecord, DomainState};
 use formgate::store::{DatabaseLocation, Registry};
 use jiff::Timestamp;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -229,6 +229,30 @@ impl Scene {
         let registry = self.registry().await;
         registry.check_domain_soon(host, "acme").await.unwrap();
         registry.close().await;
+    }
+
+    /// Lets the renewal of a host be due now.
+    pub(super) async fn renew_now(&self, host: &str) {
+        let past = if self.registry_url.starts_with("sqlite") { "1" } else { "'2020-01-01Z'" };
+        let database = Database::connect(&self.registry_url).await;
+        let change = format!("SET renew_at = {past}, next_at = {past} WHERE host = '{host}'");
+        database.execute(&format!("UPDATE registry_domains {change}")).await;
+        database.close().await;
+    }
+
+    /// Waits until the certificate of a host is of an authority.
+    pub(super) async fn is_issued_by(&self, host: &str, authority: &str) -> CertificateRecord {
+        let (registry, began) = (self.registry().await, Instant::now());
+        loop {
+            let found = registry.find_certificate(host).await.expect("the registry can be read");
+            if let Some(certificate) = found.as_ref().filter(|found| found.authority == authority) {
+                registry.close().await;
+                return certificate.clone();
+            }
+            let rows = registry.find_domains(host).await;
+            assert!(began.elapsed() < LIMIT, "{host} has {found:?}: {rows:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// Waits for a proof, dates it three days back, and waits until a node checks the domain.

@@ -1,0 +1,116 @@
+//! What authorities allow: budgets and rate limits lead to the next authority, and are kept to the second.
+
+use std::time::{Duration, Instant};
+
+use formgate::store::registry::DomainState;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use super::scene::{HOST, LIMIT, Scene, reason_of};
+use crate::support::acme_proxy::{AcmeProxy, Fault, Kind};
+use crate::support::fixture::on_both_databases;
+
+/// The window of a renewal that is far away.
+const FAR: Option<(&str, &str)> = Some(("2100-01-01T00:00:00Z", "2100-01-02T00:00:00Z"));
+
+/// A second authority, with a proxy of its own.
+async fn with_second(scene: Scene) -> (Scene, AcmeProxy) {
+    let second = AcmeProxy::start(&scene.pebble).await;
+    let directory = second.directory();
+    (scene.and_authority("second", &directory), second)
+}
+
+on_both_databases! {
+    async fn a_used_up_budget_leads_to_the_next_authority(engine: Engine) {
+        let scene = Scene::new(engine).await.authority("orders_per_3_hours = 5");
+        let (scene, second) = with_second(scene).await;
+        let hosts: Vec<_> = (0..6).map(|number| format!("h{number}.acme.org")).collect();
+        let lines: Vec<_> = (0..6).map(|number| format!("h{number} A 127.0.0.1")).collect();
+        scene.zones.serve("acme.org", &[2], &format!("forms A 127.0.0.1\n{}", lines.join("\n")));
+        let names: Vec<_> = hosts.iter().map(String::as_str).collect();
+        let scene = scene.domains(&names);
+        let _node = scene.start(0);
+        for host in names.iter().chain([&HOST]) {
+            scene.goes_live(host).await;
+        }
+        assert_eq!((scene.proxy.orders(), second.orders()), (4, 3), "a fifth of the first is kept for renewals");
+    }
+
+    async fn a_renewal_goes_to_the_next_authority_and_replaces_only_what_that_one_issued(engine: Engine) {
+        let (scene, second) = with_second(Scene::new(engine).await).await;
+        scene.proxy.suggest(FAR, Some("21600"));
+        second.suggest(FAR, Some("21600"));
+        let _node = scene.start(0);
+        scene.goes_live(HOST).await;
+        scene.is_issued_by(HOST, "pebble").await;
+        scene.proxy.break_all(Kind::NewOrder, Fault::limit("3600"));
+        scene.renew_now(HOST).await;
+        let before = scene.is_issued_by(HOST, "second").await;
+        assert_eq!((scene.proxy.replaced().len(), second.replaced().len()), (1, 0));
+        // The limit of the first one still holds, also for an operator who asks for a check.
+        scene.renew_now(HOST).await;
+        let began = Instant::now();
+        while scene.is_issued_by(HOST, "second").await.pair == before.pair {
+            assert!(began.elapsed() < LIMIT);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!((scene.proxy.count(Kind::NewOrder), second.replaced().len()), (2, 1));
+        assert_eq!(scene.goes_live(HOST).await.failures, 0);
+    }
+
+    async fn an_order_waits_if_every_authority_has_a_limit_until_the_first_of_them_ends(engine: Engine) {
+        let (scene, second) = with_second(Scene::new(engine).await).await;
+        scene.proxy.break_all(Kind::NewOrder, Fault::limit("3600"));
+        second.break_next(1, Kind::NewOrder, Fault::limit("7"));
+        let began = Timestamp::now();
+        let _node = scene.start(0);
+        second.wait_for(Kind::NewOrder, 1).await;
+        scene.is_issued_by(HOST, "second").await;
+        assert!(Timestamp::now() >= began + SignedDuration::from_secs(7));
+        scene.goes_live(HOST).await;
+        assert_eq!((scene.proxy.count(Kind::NewOrder), second.count(Kind::NewOrder)), (1, 2));
+    }
+
+    async fn the_reason_of_an_order_that_waits_has_the_words_of_the_authority(engine: Engine) {
+        let (scene, second) = with_second(Scene::new(engine).await).await;
+        scene.proxy.break_all(Kind::NewOrder, Fault::limit("7200"));
+        second.break_all(Kind::NewOrder, Fault::limit("3600"));
+        let began = Timestamp::now();
+        let _node = scene.start(0);
+        second.wait_for(Kind::NewOrder, 1).await;
+        let hours = |hours| began + SignedDuration::from_hours(hours);
+        let waits = Instant::now();
+        let row = loop {
+            let row = scene.becomes(HOST, DomainState::Queued, "ca_limited").await;
+            if row.next_at >= hours(1) {
+                break row;
+            }
+            assert!(waits.elapsed() < LIMIT, "{row:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        let reason = reason_of(&row);
+        assert_eq!((&reason["authority"], &reason["detail"]), (&"second".into(), &"rate limit: too many".into()));
+        assert!(row.next_at < hours(2), "the earlier one: {row:?}");
+        assert_eq!(reason["until"], serde_json::to_value(row.next_at).unwrap());
+    }
+
+    async fn a_limit_of_the_account_holds_for_new_domains_for_as_long_as_the_authority_says(engine: Engine) {
+        let scene = Scene::new(engine).await.domains(&["shop.acme.org"]);
+        let detail = "too many new orders (300) from this account in the last 3h0m0s";
+        let limit = Fault::Problem { status: 429, kind: "rateLimited", detail, retry_after: Some("30") };
+        scene.proxy.break_next(1, Kind::NewOrder, limit);
+        let _node = scene.start(0);
+        let limited = scene.becomes(HOST, DomainState::Queued, "ca_limited").await;
+        scene.zones.serve("acme.org", &[2], "forms A 127.0.0.1\nshop A 127.0.0.1");
+        scene.check_soon("shop.acme.org").await;
+        let waiting = scene.becomes("shop.acme.org", DomainState::Queued, "ca_limited").await;
+        assert_eq!(waiting.next_at, limited.next_at, "the same instant");
+        let status: Value = serde_json::from_str(&scene.run(&["acme", "status", "--json"]).stdout).unwrap();
+        assert_eq!(status["authorities"][0]["orders_left"], 0, "{status}");
+        for host in [HOST, "shop.acme.org"] {
+            scene.goes_live(host).await;
+        }
+        assert!(Timestamp::now() >= limited.next_at);
+        assert_eq!(scene.proxy.count(Kind::NewOrder), 3);
+    }
+}
