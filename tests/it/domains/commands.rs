@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use formgate::acme::AccountKey;
 use formgate::seal::{SealKey, Seals};
-use formgate::store::registry::{CertificateRecord, Lease, StoredPair};
+use formgate::store::registry::{CertificateRecord, DomainState, Lease, StoredPair};
 use formgate::store::{DatabaseLocation, Registry};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -150,6 +150,24 @@ on_both_databases! {
         let plan = json_of(&scene.succeed(&["acme", "plan", "--hosts", "10000", "--days", "6", "--json"]));
         assert_eq!((&plan[0]["possible"], &plan[0]["renewals_a_day"]), (&json!(false), &json!(2500)), "{plan}");
         assert_eq!(json_of(&scene.succeed(&["acme", "plan", "--json"]))[0]["hosts"], 1);
+    }
+
+    async fn a_removal_that_ends_after_the_domain_was_added_again_writes_nothing(engine: Engine) {
+        let (scene, _zones) = scene(engine).await;
+        add_tenant(&scene, "acme");
+        let host = "forms.globex.test";
+        for command in ["add", "remove"] {
+            scene.succeed(&["domain", command, host, "--tenant", "acme"]);
+        }
+        let location = DatabaseLocation::parse(&scene.registry_url, "/".as_ref()).unwrap();
+        let registry = Registry::open(&location).await.unwrap();
+        let (_, leased) = registry.lease_domains("a node", 1, Duration::from_secs(600), &[]).await.unwrap();
+        assert_eq!((leased.len(), leased[0].state), (1, DomainState::Removed));
+        scene.succeed(&["domain", "add", host, "--tenant", "acme"]);
+        assert!(!registry.write_domain(&leased[0], Lease::End, &[]).await.unwrap());
+        let (_, leased) = registry.lease_domains("another node", 1, Duration::from_secs(600), &[]).await.unwrap();
+        assert_eq!((leased.len(), leased[0].state), (1, DomainState::Claimed), "it is looked at now");
+        registry.close().await;
     }
 
     async fn every_key_is_sealed_again_with_the_first_of_the_keys(engine: Engine) {
