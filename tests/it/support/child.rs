@@ -9,6 +9,7 @@ use std::io;
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{LazyLock, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -102,11 +103,17 @@ pub(crate) fn until<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// A port of 127.0.0.1 that nobody listened on a moment ago. Another process may be quicker, so whoever starts a
-/// server on it makes sure that the server that answers is its own.
+/// Ports below those that Linux gives to connections, which would take one between our look and the start of a server.
+const PORTS: std::ops::Range<u16> = 16_000..32_000;
+
+/// A port of 127.0.0.1 that nobody listened on a moment ago, another one each time. Another process may be quicker, so
+/// whoever starts a server on it makes sure that the server that answers is its own.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("there are free ports");
-    listener.local_addr().expect("a bound socket has an address").port()
+    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(rand::random()));
+    PORTS
+        .map(|_| PORTS.start + NEXT.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start))
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("there are free ports")
 }
 
 /// Whether the tests run as root, whom permissions of files don't hold.
