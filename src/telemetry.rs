@@ -82,8 +82,8 @@ impl Telemetry {
                 layer.with_location(false).with_threads(false).with_target(false).with_tracked_inactivity(false);
             layer.with_filter(Targets::new().with_target(TRACE, LevelFilter::INFO)).boxed()
         }));
-        // Not `init`, which also takes the records of the crate `log`: a question there whether a record is wanted, as sqlx
-        // asks for each notice of Postgres, makes the filters of the layers drop the next event of that thread.
+        // Not `init`, which also installs a bridge from the crate `log`. sqlx calls `log_enabled!` for each Postgres notice;
+        // through the bridge that leaves the per-layer filters in a state that drops the next event of the thread.
         let subscriber = tracing_subscriber::registry().with(layers);
         tracing::subscriber::set_global_default(subscriber).expect("the log is set up once");
         if let Some(failure) = failure {

@@ -124,8 +124,8 @@ impl AcmeError {
         }
     }
 
-    /// Whether it is a rate limit of all orders, and not only of those for a host: by its words, since the problem type is the
-    /// same. One that is not recognized counts for its host only: each host that is ordered then gets an answer of its own.
+    /// Whether a rate limit applies to the whole account, and not to one host. Read from its detail, since both have the same
+    /// problem type. An unrecognized one applies to its host only; every other host then learns of it by its own order.
     #[must_use]
     pub fn limits_every_order(&self) -> bool {
         let Self::Limited { detail, .. } = self else { return false };

@@ -2,8 +2,8 @@
 //!
 //! The account is registered here and not by the library, which can't register an own key with contacts or an external
 //! account. Registering is idempotent: an authority finds the account by its key. Nothing of this is stored; a process
-//! asks again when it starts, once a day, and after an answer that makes no sense. An account with another contact than
-//! the configured one gets that one then, if the authority shows contacts: Let's Encrypt keeps none.
+//! asks again when it starts, once a day, and after an answer that makes no sense. If the authority
+//! returns a contact that differs from the configured one, the account is updated; Let's Encrypt keeps no contacts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ pub(super) fn words_of(fault: NotADomain, text: &'static DomainFaultsTexts) -> &
     match fault {
         NotADomain::IpAddress => &text.ip_address,
         NotADomain::Empty => &text.empty,
-        NotADomain::NotAlone => &text.not_alone,
+        NotADomain::HasUrlParts => &text.has_url_parts,
         NotADomain::Wildcard => &text.wildcard,
         NotADomain::EmptyLabel => &text.empty_label,
         NotADomain::LongLabel => &text.long_label,
@@ -37,7 +37,7 @@ mod tests {
         for (typed, fault) in [
             ("192.0.2.1", NotADomain::IpAddress),
             ("", NotADomain::Empty),
-            ("https://acme.org", NotADomain::NotAlone),
+            ("https://acme.org", NotADomain::HasUrlParts),
             ("*.acme.org", NotADomain::Wildcard),
             ("a..org", NotADomain::EmptyLabel),
             (&format!("{}.org", "a".repeat(64)), NotADomain::LongLabel),

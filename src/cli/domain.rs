@@ -203,7 +203,7 @@ async fn show(command: &DomainArgs) -> Result<()> {
     }
 }
 
-/// The row of a host. Fails if it is asked for of a tenant that is not there.
+/// The row of a host, or of a host of one tenant. Fails if there is no such tenant.
 async fn find(open: &OpenRegistry, host: &HostName, tenant: Option<&str>) -> Result<Option<DomainRecord>> {
     let found = chosen(&open.registry, host, tenant).await?;
     if let Some(slug) = tenant.filter(|_| found.is_none()) {

@@ -40,7 +40,8 @@ impl OpenRegistry {
         Ok(Self::new(registry, loaded))
     }
 
-    /// For a command that reads, or changes what is there: a path or a name with a typing mistake is no empty registry.
+    /// Opens a registry that exists, for a command that reads, or changes existing rows: a typo in its path must not create
+    /// an empty registry.
     pub(super) async fn open_existing(file: &ConfigFile) -> Result<Self> {
         let loaded = file.load()?;
         let config = configured(&loaded)?;

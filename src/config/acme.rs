@@ -103,7 +103,7 @@ fn read_keys(texts: &[StringValue], context: &LoadContext<'_>) -> Seals {
     for text in texts {
         let Some(key) = read_key(text, context) else { continue };
         if keys.contains(&key) {
-            // Whoever has changed the variable of one of them has changed nothing.
+            // Probably a rotation in which only one of two variables was changed: it would have no effect.
             let problem = Problem::at(&text.span, "this key is in `seal_keys` already");
             context.report(problem.help("list each key once: the first one seals, and all of them open"));
         }

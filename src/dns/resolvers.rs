@@ -95,9 +95,8 @@ impl Resolvers {
         self.ask_for_root().await.iter().any(Result::is_ok)
     }
 
-    /// Whether any resolver works, which can answer for the root: only then does its failure for a name say something
-    /// about the name. One that lost its way to the Internet answers SERVFAIL to everything, and one that does not take
-    /// our questions NOTIMP or REFUSED.
+    /// Whether any resolver can resolve the root. Only then is its failure for another name the fault of that name: a
+    /// resolver without upstream answers SERVFAIL to every query, and one that refuses our queries NOTIMP or REFUSED.
     pub(super) async fn any_works(&self) -> bool {
         let answers = self.ask_for_root().await;
         answers.iter().flatten().any(|answer| failure_of(answer.metadata.response_code).is_none())

@@ -1,7 +1,7 @@
 //! The records that lead a host here.
 //!
-//! Known before anything is asked, as far as the configuration says where hosts have to lead, so that an owner can set
-//! them at once. [`super::look`] has the zone too, and so the names that a DNS provider asks for.
+//! They come from the configuration, so an owner can set them before the first look at DNS. [`super::look`] also knows the
+//! zone, and so the record name to enter at the DNS provider.
 
 use std::net::IpAddr;
 

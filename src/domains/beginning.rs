@@ -21,7 +21,7 @@ use crate::config::AcmeConfig;
 use crate::host::HostName;
 use crate::store::registry::{BudgetTaken, DomainRecord, DomainState};
 
-/// How the detail of a reason begins that has the words of an authority about its limit.
+/// Prefix of the detail of a reason that quotes the rate limit of an authority.
 const RATE_LIMIT: &str = "rate limit";
 
 /// What became of beginning an order at an authority.

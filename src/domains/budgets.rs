@@ -20,7 +20,7 @@ const RESERVED: u32 = 5;
 /// How many failed validations of a host an authority allows in an hour, by far the strictest known.
 const FAILURES: u32 = 5;
 
-/// In what time a limit would be over by itself. It is always used up until an instant instead.
+/// The refill period of a limit. It has no effect: a limit is always exhausted until the instant that the authority named.
 const LIMIT: Duration = Duration::from_secs(1);
 
 const WEEK: Duration = Duration::from_hours(7 * 24);

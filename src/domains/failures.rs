@@ -1,8 +1,8 @@
 //! What becomes of a domain whose order failed, by whose fault it is.
 //!
-//! A fault of the host waits longer each time, and counts against what the authority allows. A fault of the authority leaves
-//! the order as it is, for the next try or for another authority. A limit of the authority is written into the registry, where
-//! each node finds it before its next order; another authority is asked at once.
+//! After a fault of the host, the back-off grows, and the failure counts against the authority's limit of failed validations.
+//! After a fault of the authority, the order is kept, and is retried there or replaced by one at another authority. A rate
+//! limit is written to the registry, so that every node applies it; the next authority is asked at once.
 
 use std::time::{Duration, Instant};
 

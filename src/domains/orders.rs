@@ -37,8 +37,8 @@ const KEEP_INTERVAL: Duration = Duration::from_secs(15);
 /// and a later node downloads the same certificate.
 const STORE_TRIES: u32 = 20;
 
-/// When an order is looked at again whose key only another node can open, and up to a fifth later: in step with its own
-/// looks, this node would take it first each time.
+/// How long a node does not lease an order whose key only another node can open, plus up to a fifth. Without the random part,
+/// the end would coincide with this node's own look, so it would always take the lease first.
 ///
 /// Larger: the other node goes on later. Smaller: this one takes the row more often in vain.
 const LEAVE: Duration = Duration::from_secs(5);

@@ -24,7 +24,7 @@ pub enum NotADomain {
     Empty,
     /// It has a scheme, a port or a path.
     #[error("not a host name")]
-    NotAlone,
+    HasUrlParts,
     /// It has a `*`.
     #[error("not a host name")]
     Wildcard,
@@ -67,7 +67,7 @@ impl NotADomain {
         Some(match self {
             Self::IpAddress => return None,
             Self::Empty => "it is empty",
-            Self::NotAlone => "expected a name alone: no scheme, port or path",
+            Self::HasUrlParts => "expected only a name, without scheme, port or path",
             Self::Wildcard => "a wildcard is not a host: list each name",
             Self::EmptyLabel => "a label is empty: there are two dots in a row, or one in front",
             Self::LongLabel => "a label has at most 63 characters",
@@ -146,7 +146,7 @@ fn broken_rule(text: &str) -> NotADomain {
         return NotADomain::IpAddress;
     }
     if name.contains(['/', ':', '@', '?', '#']) {
-        return NotADomain::NotAlone;
+        return NotADomain::HasUrlParts;
     }
     if name.contains('*') {
         return NotADomain::Wildcard;
@@ -184,9 +184,9 @@ mod tests {
             ("192.0.2.1", NotADomain::IpAddress),
             ("[2001:db8::1]", NotADomain::IpAddress),
             ("2001:db8::1", NotADomain::IpAddress),
-            ("https://acme.org", NotADomain::NotAlone),
-            ("acme.org:443", NotADomain::NotAlone),
-            ("acme.org/x", NotADomain::NotAlone),
+            ("https://acme.org", NotADomain::HasUrlParts),
+            ("acme.org:443", NotADomain::HasUrlParts),
+            ("acme.org/x", NotADomain::HasUrlParts),
             ("*.acme.org", NotADomain::Wildcard),
             ("a..org", NotADomain::EmptyLabel),
             (".acme.org", NotADomain::EmptyLabel),

@@ -1,7 +1,7 @@
 //! Wakes requests that wait for a change in a tenant's database, when a write there was noticed.
 //!
-//! Owns who waits and what was noticed; the delivery of webhooks, which notices writes anyway, reports them. Only hints: a
-//! waiting request looks for itself too, rarely where each write is sure to be noticed ([`WaitingReader::next_look`]).
+//! Owns the set of waiting requests. The webhook watcher, which detects writes anyway, reports them here. A report is only a
+//! hint: a waiting request also polls the log, rarely if every write is detected ([`WaitingReader::next_look`]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -86,8 +86,8 @@ pub(super) async fn gather(hub: &Hub) {
     join_all(servers).await;
 }
 
-/// Has the tenants watched that requests wait for, and these requests know how sure they are to be woken. Returns whether
-/// there are any.
+/// Watches every tenant for which a request waits, and sets on those requests whether each write will be noticed. Returns
+/// whether any request waits.
 pub(super) fn wake_readers(hub: &Hub) -> bool {
     let waited_for = hub.noticed_writes.waited_for();
     for slug in &waited_for {

@@ -1,6 +1,7 @@
 //! Notices that there may be something to deliver for a tenant, and looks.
 //!
-//! Watched are the tenants with a subscription, and those with a request that waits for a change of the feed. A hint that a database was written makes a tenant hot: for a while it is
+//! It watches the tenants with a subscription, and those with a request that waits for a change of the feed. A hint that a
+//! database was written makes a tenant hot: for a while it is
 //! looked at several times a second, since writes follow each other and hints may be late. A look at a tenant costs two
 //! short statements. Hints may be lost: each watched tenant is looked at every `sweep_seconds` anyway, or, where each write
 //! is sure to give a hint, sixty times less often.

@@ -244,7 +244,7 @@ page! {
 page! {
     /// Why a text is not a domain.
     DomainFaultsTexts {
-        Text: ip_address, empty, not_alone, wildcard, empty_label, long_label, long_name, punycode,
+        Text: ip_address, empty, has_url_parts, wildcard, empty_label, long_label, long_name, punycode,
             characters, single_label, special_use, numeric_end, not_in_certificates, public_suffix;
     }
 }

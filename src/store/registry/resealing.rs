@@ -31,7 +31,7 @@ const MAX_KEYS: i64 = 100;
 /// What a key sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedBy {
-    /// What all that it sealed begins with.
+    /// The prefix of every text that it sealed.
     pub beginning: String,
     /// Whether it sealed the account key.
     pub account: bool,
@@ -40,7 +40,7 @@ pub struct SealedBy {
 }
 
 impl Registry {
-    /// What each key sealed, as far as it is certificates and the account.
+    /// The certificates and the account key that each seal key has sealed.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].

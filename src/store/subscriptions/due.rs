@@ -1,9 +1,9 @@
 //! Reads which events of subscriptions are due, from the change log and from what was set aside.
 //!
 //! An event is due once its submission has not changed for a while, so that a submission whose answers are written in
-//! several transactions is one event. One that changes all the time is an event at the latest [`MAX_BURST`] times as long
-//! after its first change, and again each time that long after it was last sent: the delivery log has when that was, for
-//! every node. Events of a subscription are in the order of their numbers.
+//! several transactions is one event. One that keeps changing is sent [`MAX_BURST`] settle
+//! times after its first change, and then at most once in that time: the delivery log, which all nodes share, has the last
+//! attempt. Events of a subscription are in the order of their numbers.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -364,8 +364,7 @@ async fn read_due(
     Ok(InTurn { events, read_to, is_cut, again_in })
 }
 
-/// When the submissions were last sent of which that was at most [`MAX_BURST`] times the settle time ago, as far as the
-/// delivery log has it.
+/// When each submission was last sent, for those sent within the last [`MAX_BURST`] settle times. Reads the delivery log.
 async fn last_sent(
     reader: &mut PooledConnection,
     subscription: i64,

@@ -295,7 +295,7 @@ on_both_databases! {
             ("*.shop.com", "Not a host name: a wildcard is not a host: list each name."),
             ("a b.com", "a label has only letters, digits and hyphens."),
             ("<b>.com", "a label has only letters, digits and hyphens."),
-            ("https://shop.com", "expected a name alone: no scheme, port or path."),
+            ("https://shop.com", "expected only a name, without scheme, port or path."),
             ("co.uk", "Not a domain: it is a public suffix: others register domains below it."),
         ] {
             assert_refused(&other.post(LIST, &[("host", host)]).await, 422, rule);

@@ -136,7 +136,7 @@ on_both_databases! {
             ("xn--a.test", "not a host name: a label that begins with `xn--` is not valid Punycode"),
             ("localhost", "not a domain: names that end with `alt`, `invalid`, `local`, `localhost` or `onion` are not in the public DNS"),
             ("org", "not a domain: expected a name with a dot, such as `forms.example.com`"),
-            ("a.test:443", "not a host name: expected a name alone: no scheme, port or path"),
+            ("a.test:443", "not a host name: expected only a name, without scheme, port or path"),
         ] {
             assert_eq!(put("acme", host).await, (422, json!({ "message": text, "errors": { "host": [text] } })), "{host}");
         }

@@ -106,8 +106,8 @@ pub(crate) fn until<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> 
 /// Ports below those that Linux gives to connections, which would take one between our look and the start of a server.
 const PORTS: std::ops::Range<u16> = 16_000..32_000;
 
-/// A port of 127.0.0.1 that nobody listened on a moment ago, another one each time. Another process may be quicker, so
-/// whoever starts a server on it makes sure that the server that answers is its own.
+/// A port of 127.0.0.1 on which no process listens at the moment; every call returns a different one. Another process may
+/// take it before the test does, so a test checks that the server that answers is its own.
 pub(crate) fn free_port() -> u16 {
     static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(rand::random()));
     PORTS
