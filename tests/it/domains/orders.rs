@@ -9,6 +9,17 @@ use super::scene::{HOST, LIMIT, Scene, reason_of};
 use crate::support::acme_proxy::{Fault, Kind};
 use crate::support::database::Database;
 use crate::support::fixture::on_both_databases;
+use crate::support::process::Node;
+
+/// Starts a node that makes an order, and before the authority looks at it the one that the authority connects to.
+async fn start_one_that_orders_and_one_that_answers(scene: &Scene) -> (Node, Node) {
+    scene.proxy.break_all(Kind::NewOrder, Fault::HoldAnswer);
+    let ordering = scene.start(1);
+    scene.proxy.wait_for(Kind::NewOrder, 1).await;
+    let answering = scene.start(0);
+    scene.proxy.heal_kind(Kind::NewOrder);
+    (ordering, answering)
+}
 
 /// Ends every lease, as if its time had passed.
 async fn end_leases(scene: &Scene) {
@@ -60,9 +71,7 @@ on_both_databases! {
         for kind in [Kind::Challenge, Kind::Finalize, Kind::Certificate] {
             let scene = Scene::new(engine).await;
             scene.proxy.break_all(kind, Fault::HoldAnswer);
-            let mut dying = scene.start(1);
-            // Answers the authority.
-            let node = scene.start(0);
+            let (mut dying, node) = start_one_that_orders_and_one_that_answers(&scene).await;
             scene.proxy.wait_for(kind, 1).await;
             let registry = scene.registry().await;
             let row = registry.find_domains(HOST).await.unwrap().remove(0);
@@ -81,10 +90,8 @@ on_both_databases! {
     async fn a_node_that_was_stopped_writes_nothing_once_another_goes_on(engine: Engine) {
         let scene = Scene::new(engine).await;
         scene.proxy.break_all(Kind::Finalize, Fault::HoldAnswer);
-        let mut stopped = scene.start(1);
+        let (mut stopped, node) = start_one_that_orders_and_one_that_answers(&scene).await;
         scene.proxy.wait_for(Kind::Authorization, 1).await;
-        // Answers the authority.
-        let node = scene.start(0);
         loop {
             stopped.signal("STOP");
             if try_to_end_leases(&scene).await.is_ok() {

@@ -105,7 +105,7 @@ pub(crate) enum Fault {
     Hang,
     /// It is forwarded; the answer is lost with the connection.
     LoseAnswer,
-    /// It is forwarded; the answer is held back until the client is gone.
+    /// It is forwarded; the answer is held back until the fault ends.
     HoldAnswer,
 }
 
@@ -193,6 +193,11 @@ impl AcmeProxy {
         for kind in Kind::ALL {
             self.break_all(kind, fault.clone());
         }
+    }
+
+    /// Ends the faults of a kind.
+    pub(crate) fn heal_kind(&self, kind: Kind) {
+        self.state().faults.remove(&kind);
     }
 
     /// Ends all faults.
@@ -306,13 +311,21 @@ impl AcmeProxy {
         {
             return Ok(answer);
         }
+        let request_kind = Kind::of(request.uri().path());
         let replaces = payload(request.body()).and_then(|payload| payload.get("replaces").cloned());
         let answer = Pebble::send(upstream, name, request).await?;
         self.state().passed[index].status = Some(answer.status());
         match fault {
-            Some(Fault::LoseAnswer) => Err(std::io::Error::other("the answer is lost")),
-            Some(Fault::HoldAnswer) => std::future::pending().await,
-            _ => Ok(self.with_renewal(answer, replaces).map(Full::new)),
+            Some(Fault::LoseAnswer) => return Err(std::io::Error::other("the answer is lost")),
+            Some(Fault::HoldAnswer) => self.wait_for_the_end_of_a_fault(request_kind).await,
+            _ => {}
+        }
+        Ok(self.with_renewal(answer, replaces).map(Full::new))
+    }
+
+    async fn wait_for_the_end_of_a_fault(&self, kind: Option<Kind>) {
+        while kind.is_some_and(|kind| self.state().faults.contains_key(&kind)) {
+            tokio::time::sleep(GLANCE).await;
         }
     }
 
