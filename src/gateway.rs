@@ -304,7 +304,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
 async fn load_registry(config: &Config) -> Result<Option<(NodeName, Loaded)>, StartError> {
     let Some(registry) = &config.gateway.registry else { return Ok(None) };
     let node = NodeName::new();
-    let loaded = registry::load(registry, &config.gateway.webhooks.seals, node.id()).await?;
+    let loaded = registry::load(registry, &config.gateway.webhooks.seals).await?;
     let files = FileTenants::of(&config.tenants);
     Problems::none_of(registry::conflicts(&files, Following::tenants_of(&loaded)))?;
     Ok(Some((node, loaded)))

@@ -291,7 +291,7 @@ pub(super) struct NodesArgs {
 pub(super) async fn run_nodes(command: &NodesArgs) -> Result<()> {
     let open = OpenRegistry::open_existing(&command.list.file).await?;
     let nodes = open.registry.nodes().await.map_err(unavailable)?;
-    let head = open.registry.head("").await.map_err(unavailable)?;
+    let head = open.registry.head().await.map_err(unavailable)?;
     open.registry.close().await;
     if command.list.json {
         let nodes = nodes.iter().map(|node| {

@@ -52,7 +52,7 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
 /// The revision of the registry, and the first changes after another one.
 async fn changes_after(registry: &Registry, after: i64, limit: u32) -> Result<(i64, Vec<(i64, Value)>), StoreError> {
     // First: two statements may see different revisions, and what one of them missed must not be passed over.
-    let head = registry.head("").await?.revision;
+    let head = registry.head().await?.revision;
     if head <= after {
         return Ok((head, Vec::new()));
     }

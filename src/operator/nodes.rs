@@ -15,7 +15,7 @@ use crate::store::registry::{NodeBehind, NodeRecord};
 pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     call.query(&[])?;
     let registry = call.api.registry().await?;
-    let (nodes, head) = (registry.nodes().await?, registry.head("").await?);
+    let (nodes, head) = (registry.nodes().await?, registry.head().await?);
     let data: Vec<_> = nodes.iter().map(as_json).collect();
     Ok(Reply::json(StatusCode::OK, &json!({ "data": data, "meta": { "revision": head.revision } })))
 }

@@ -70,9 +70,9 @@ pub(super) async fn put(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRe
     }
     let of_write = |refused| OperatorRefusal::of_write(refused, &[(String::new(), &checked.tenant.config)]);
     let registry = call.api.registry().await?;
-    // Before anything is made for it.
-    checked.check_free(registry).await.map_err(of_write)?;
     if migrate {
+        // Before anything is made for it.
+        checked.check_free(registry).await.map_err(of_write)?;
         make_tables(&checked.tenant.config).await?;
     }
     let written = registry.write(&[checked.write(expected)], Timestamp::now(), &call.caller.name).await;

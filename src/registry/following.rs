@@ -61,6 +61,8 @@ pub struct Following {
 #[derive(Debug)]
 pub struct Followed {
     head: Head,
+    /// What this process wrote last about itself, if it is known to have been written.
+    beat: Option<String>,
     pub(super) files: Arc<FileTenants>,
     pub(super) refused: BTreeMap<String, RefusedRow>,
     snapshot: Snapshot,
@@ -98,15 +100,14 @@ impl Following {
         seals: RegistrySeals<'_>,
         metrics: &Metrics,
     ) -> Self {
-        let Loaded { registry, mut head, rows } = loaded;
-        // What this process has not written can't be missing.
-        head.beat = None;
+        let Loaded { registry, head, rows } = loaded;
         let refused = rows.into_iter().filter_map(|(row, read)| {
             let reason = read.err()?.to_string();
             Some((row.slug.clone(), RefusedRow { row, reason }))
         });
         let followed = Followed {
             head,
+            beat: None,
             files: Arc::new(FileTenants::of(files)),
             refused: refused.collect(),
             snapshot: Snapshot::new(&config.snapshot, seals.texts),
@@ -233,13 +234,15 @@ impl Following {
     pub(super) async fn follow(&self) -> Result<(), FollowError> {
         let registry = self.open().await?;
         let mut followed = self.followed.lock().await;
-        let head = registry.head(self.node.id()).await?;
+        let (head, beats) = registry.look().await?;
+        let own_beat = beats.get(self.node.id()).cloned();
+        self.sightings.lock().unwrap_or_else(PoisonError::into_inner).note(beats);
         let known = &followed.head;
         if head.epoch != known.epoch {
             // A backup of the same registry has the same epoch. Following another one would remove every tenant.
             return Err(FollowError::OtherRegistry);
         }
-        let has_other_beat = known.beat.is_some() && known.beat != head.beat;
+        let has_other_beat = followed.beat.is_some() && followed.beat != own_beat;
         let is_restored = head.revision < known.revision || has_other_beat;
         let mut is_applied = is_restored;
         if is_restored {
@@ -248,7 +251,7 @@ impl Following {
                 before = known.revision,
                 "the registry was restored; all of it is read"
             );
-            let (head, rows) = read_whole(registry, self.node.id()).await?;
+            let (head, rows) = read_whole(registry).await?;
             self.apply(&mut followed, head, rows, true).await;
             self.restores.fetch_add(1, Ordering::Release);
         }
@@ -274,7 +277,7 @@ impl Following {
                 return Ok(());
             }
         }
-        let (head, rows) = read_whole(self.open().await?, self.node.id()).await?;
+        let (head, rows) = read_whole(self.open().await?).await?;
         let mut followed = self.followed.lock().await;
         // Otherwise changes were taken meanwhile that may not be among the rows.
         if head.revision >= followed.head.revision {
@@ -336,7 +339,7 @@ impl Following {
             followed.refused.insert(refused.row.slug.clone(), refused);
         }
         self.serve(&before, &put, &removed).await;
-        followed.head = Head { beat: followed.head.beat.take(), ..head };
+        followed.head = head;
         self.publish(followed);
         self.metrics.applied(put.len() + removed.len(), began.elapsed());
     }
@@ -363,7 +366,7 @@ impl Following {
     /// Writes how far this node has got. A registry that can't be written is still followed.
     async fn beat(&self, registry: &Registry, followed: &mut Followed) {
         let (revision, refused) = (followed.head.revision, followed.refused.keys().cloned().collect());
-        followed.head.beat = followed.presence.write(registry, &self.node, revision, refused, &self.sightings).await;
+        followed.beat = followed.presence.write(registry, &self.node, revision, refused, &self.sightings).await;
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_unlisted = followed.presence.is_faulty();
     }
 

@@ -57,10 +57,10 @@ pub struct Loaded {
 ///
 /// # Errors
 /// [`LoadError`].
-pub async fn load(config: &RegistryConfig, seals: &Seals, node: &str) -> Result<Loaded, LoadError> {
+pub async fn load(config: &RegistryConfig, seals: &Seals) -> Result<Loaded, LoadError> {
     let opened = async {
         let registry = Registry::open(&config.database).await?;
-        let (head, rows) = read_whole(&registry, node).await?;
+        let (head, rows) = read_whole(&registry).await?;
         Ok((registry, head, rows))
     };
     let outcome = timeout(OPEN_LIMIT, opened).await;
@@ -74,7 +74,7 @@ pub async fn load(config: &RegistryConfig, seals: &Seals, node: &str) -> Result<
 pub async fn load_existing(config: &RegistryConfig, seals: &Seals) -> Result<Option<Loaded>, LoadError> {
     let opened = async {
         let Some(registry) = Registry::open_existing(&config.database).await? else { return Ok(None) };
-        let (head, rows) = read_whole(&registry, "").await?;
+        let (head, rows) = read_whole(&registry).await?;
         Ok(Some((registry, head, rows)))
     };
     let outcome = timeout(OPEN_LIMIT, opened).await;
@@ -120,8 +120,8 @@ async fn complete(
 }
 
 /// Where the registry is, and all of its rows. Changes between its pages come again as increments after the head.
-pub(super) async fn read_whole(registry: &Registry, node: &str) -> Result<(Head, Vec<RegistryRow>), StoreError> {
-    Ok((registry.head(node).await?, registry.list_all().await?))
+pub(super) async fn read_whole(registry: &Registry) -> Result<(Head, Vec<RegistryRow>), StoreError> {
+    Ok((registry.head().await?, registry.list_all().await?))
 }
 
 /// Reads the text of a row, and adds the domains of the tenant.

@@ -17,12 +17,18 @@ use crate::store::{Registry, with_causes};
 /// Larger: a node that died counts as live for longer. Smaller: more writes.
 const BEAT_INTERVAL: Duration = Duration::from_secs(5);
 
+/// How often nodes that are gone for long are forgotten.
+///
+/// Larger: they are listed for longer. Smaller: more writes.
+const FORGET_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Whether the registry has what this node last wrote.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
     /// The ids of the keys that seal private keys.
     seal_keys: Vec<String>,
     written_at: Option<Instant>,
+    forgot_at: Option<Instant>,
     is_faulty: bool,
 }
 
@@ -39,7 +45,7 @@ struct Sighting {
 
 impl Sightings {
     /// Notes the last beat of each node.
-    pub(super) fn note(&mut self, beats: Vec<(String, String)>) {
+    pub(super) fn note(&mut self, beats: HashMap<String, String>) {
         let sighting = |(id, beat): (String, String)| {
             let at = match self.0.get(&id) {
                 Some(before) if before.beat == beat => before.at,
@@ -102,10 +108,12 @@ impl Presence {
             seal_keys: self.seal_keys.clone(),
             started_at: node.started_at(),
         };
-        let running = sightings.lock().unwrap_or_else(PoisonError::into_inner).running();
-        let outcome = registry.write_beat(&beat, &running).await.map(|beats| {
-            sightings.lock().unwrap_or_else(PoisonError::into_inner).note(beats);
-        });
+        let mut outcome = registry.write_beat(&beat).await;
+        if outcome.is_ok() && self.forgot_at.is_none_or(|at| at.elapsed() >= FORGET_INTERVAL) {
+            let running = sightings.lock().unwrap_or_else(PoisonError::into_inner).running();
+            outcome = registry.forget_gone_nodes(&running).await;
+            self.forgot_at = outcome.is_ok().then(Instant::now);
+        }
         match &outcome {
             Err(error) if !self.is_faulty => {
                 let cause = with_causes(error);
@@ -127,7 +135,7 @@ mod tests {
     #[test]
     fn a_node_runs_if_it_was_seen_to_write_and_not_if_only_its_row_is_there() {
         let mut sightings = Sightings::default();
-        let row = |beat: &str| vec![("node".to_owned(), beat.to_owned())];
+        let row = |beat: &str| HashMap::from([("node".to_owned(), beat.to_owned())]);
         sightings.note(row("1"));
         assert!(!sightings.is_running("node"), "it may have died long ago");
         sightings.note(row("1"));
@@ -137,7 +145,7 @@ mod tests {
         assert_eq!(sightings.running(), ["node"]);
         sightings.note(row("2"));
         assert!(sightings.is_running("node"), "it wrote a short while ago");
-        sightings.note(Vec::new());
+        sightings.note(HashMap::new());
         assert!(!sightings.is_running("node"), "it ended");
     }
 }

@@ -48,7 +48,7 @@ impl Snapshot {
     pub(super) async fn epoch(location: &DatabaseLocation) -> Option<String> {
         location.file().filter(|file| file.exists())?;
         let registry = Registry::open(location).await.ok()?;
-        let head = registry.head("").await;
+        let head = registry.head().await;
         registry.close().await;
         // Nothing was ever read into it.
         head.ok().filter(|head| head.revision > 0).map(|head| head.epoch)
@@ -59,7 +59,7 @@ impl Snapshot {
         let file = location.file().filter(|file| file.exists())?;
         let read = async {
             let registry = Registry::open(location).await?;
-            let whole = super::loading::read_whole(&registry, "").await;
+            let whole = super::loading::read_whole(&registry).await;
             registry.close().await;
             whole
         };
@@ -113,7 +113,7 @@ impl Snapshot {
                 return Ok(last);
             }
             let registry = self.open().await?;
-            if registry.head("").await?.epoch == epoch {
+            if registry.head().await?.epoch == epoch {
                 loop {
                     let rows = registry.certificates_after(last, at_once).await?;
                     let Some(row) = rows.last() else { break };
@@ -177,7 +177,7 @@ impl Snapshot {
             return false;
         }
         let Ok(file) = Registry::open(&self.location).await else { return false };
-        let head = file.head("").await;
+        let head = file.head().await;
         file.close().await;
         head.is_ok_and(|head| (head.revision, &head.epoch) == (followed.revision, &followed.epoch))
     }

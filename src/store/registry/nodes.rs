@@ -4,6 +4,7 @@
 //! and compares it at its next look: if the row has something else, the registry was restored to an earlier state, whose
 //! revisions may mean other changes.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -25,8 +26,6 @@ pub struct Head {
     pub revision: i64,
     /// Another one after a restore.
     pub epoch: String,
-    /// What the node wrote last, as far as the registry knows.
-    pub beat: Option<String>,
 }
 
 /// What a node writes about itself.
@@ -128,23 +127,32 @@ impl Registry {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn head(&self, node: &str) -> Result<Head, StoreError> {
-        let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT revision, epoch, (SELECT beat FROM registry_nodes WHERE id = ").bind(node);
-        sql.push(") FROM registry_head");
-        let row = reader.fetch_one(sql).await?;
-        Ok(Head { revision: row.get(0)?, epoch: row.get(1)?, beat: row.get(2)? })
+    pub async fn head(&self) -> Result<Head, StoreError> {
+        Ok(self.look().await?.0)
     }
 
-    /// Writes how far a node has got, and forgets nodes that are gone for long, but none of `running`, whatever the clock.
-    /// Returns the last beat of each node.
+    /// Where the registry is, and the last beat of each node.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn write_beat(&self, beat: &Beat, running: &[String]) -> Result<Vec<(String, String)>, StoreError> {
-        let mut transaction = self.database.begin().await?;
-        let mut sql = transaction.sql();
+    pub async fn look(&self) -> Result<(Head, HashMap<String, String>), StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT registry_head.revision, epoch, registry_nodes.id, beat FROM registry_head LEFT JOIN registry_nodes ON true");
+        let rows = reader.fetch_all(sql).await?;
+        let head = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let head = Head { revision: head.get(0)?, epoch: head.get(1)? };
+        let beat = |row: &Row| Ok(row.get::<Option<String>>(2)?.zip(row.get::<Option<String>>(3)?));
+        let beats = rows.iter().filter_map(|row| beat(row).transpose()).collect::<Result<_, sqlx::Error>>()?;
+        Ok((head, beats))
+    }
+
+    /// Writes how far a node has got.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn write_beat(&self, beat: &Beat) -> Result<(), StoreError> {
+        let mut sql = self.database.sql();
         sql.push(
             "INSERT INTO registry_nodes (id, name, version, revision, refused, seal_keys, beat, started_at, seen_at) \
              VALUES (",
@@ -156,16 +164,20 @@ impl Registry {
         sql.bind(beat.started_at).push(", ").push_now_plus(Duration::ZERO);
         sql.push(") ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, refused = excluded.refused, ");
         sql.push("beat = excluded.beat, seen_at = excluded.seen_at");
-        transaction.execute(sql).await?;
-        let mut sql = transaction.sql();
+        self.database.execute(sql).await?;
+        Ok(())
+    }
+
+    /// Forgets nodes that are gone for long, but none of `running`, whatever the clock.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn forget_gone_nodes(&self, running: &[String]) -> Result<(), StoreError> {
+        let mut sql = self.database.sql();
         sql.push("DELETE FROM registry_nodes WHERE seen_at < ").push_now_minus(Self::LISTED);
         sql.push(" AND NOT (id").in_texts(running).push(")");
-        transaction.execute(sql).await?;
-        let mut sql = transaction.sql();
-        sql.push("SELECT id, beat FROM registry_nodes");
-        let beats = transaction.fetch_all(sql).await?;
-        transaction.commit().await?;
-        Ok(beats.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, sqlx::Error>>()?)
+        self.database.execute(sql).await?;
+        Ok(())
     }
 
     /// Removes a node that stops.

@@ -1,10 +1,12 @@
 //! Adds, changes and removes tenants of the registry: all of a list or nothing.
 
+use std::collections::HashMap;
+
 use jiff::Timestamp;
 
 use super::{Head, Registry, RegistryRow};
 use crate::store::StoreError;
-use crate::store::engine::{AsStoreError, Retry, Transaction};
+use crate::store::engine::{AsStoreError, PooledConnection, Retry, Transaction};
 use crate::store::statement::{JsonRows, JsonTimestamp, Row, Sql, TableSpec};
 
 /// How many rows are copied in one statement.
@@ -25,6 +27,9 @@ const TENANTS: TableSpec = TableSpec {
     ],
     key: 1,
 };
+
+const CLAIMS: TableSpec =
+    TableSpec { name: "registry_claims", columns: &[("kind", "text"), ("value", "text"), ("slug", "text")], key: 2 };
 
 /// A change of one tenant.
 #[derive(Clone, Debug)]
@@ -58,6 +63,12 @@ pub struct Claims {
     pub hosts: Vec<String>,
     /// The identity of its database.
     pub database: String,
+}
+
+impl Claims {
+    fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.hosts.iter().map(|host| ("host", host.as_str())).chain([("database", self.database.as_str())])
+    }
 }
 
 /// What became of a tenant.
@@ -254,21 +265,23 @@ async fn put(
     Ok(())
 }
 
+/// Claims what a tenant has, of which it had nothing before.
 async fn claim(transaction: &mut Transaction, slug: &str, claims: &Claims) -> Result<(), WriteRefused> {
-    let hosts = claims.hosts.iter().map(|host| ("host", host));
-    for (kind, value) in hosts.chain([("database", &claims.database)]) {
-        let mut sql = transaction.sql();
-        sql.push("INSERT INTO registry_claims (kind, value, slug) VALUES (").bind(kind).push(", ");
-        sql.bind(value.as_str()).push(", ").bind(slug).push(") ON CONFLICT DO NOTHING");
-        if transaction.execute(sql).await? == 0 {
-            let mut sql = transaction.sql();
-            sql.push("SELECT slug FROM registry_claims WHERE kind = ").bind(kind).push(" AND value = ");
-            sql.bind(value.as_str());
-            let owner = first(transaction, sql).await?.get(0)?;
-            return Err(WriteRefused::Taken { slug: slug.to_owned(), kind, value: value.clone(), owner });
-        }
+    let mut values = JsonRows::new();
+    claims.iter().for_each(|(kind, value)| values.push(&(kind, value, slug)));
+    let mut sql = transaction.sql();
+    sql.push("INSERT INTO registry_claims (");
+    CLAIMS.push_column_names(&mut sql);
+    sql.push(") SELECT ");
+    CLAIMS.push_column_names(&mut sql);
+    sql.push(" FROM ");
+    CLAIMS.push_batch(&mut sql, &values);
+    // Without WHERE, SQLite takes ON for that of a join.
+    sql.push(" WHERE true ON CONFLICT DO NOTHING");
+    if transaction.execute(sql).await? == claims.iter().count() as u64 {
+        return Ok(());
     }
-    Ok(())
+    Err(taken(transaction.connection(), slug, claims).await?.ok_or(sqlx::Error::RowNotFound)?)
 }
 
 async fn first(transaction: &mut Transaction, sql: Sql) -> Result<Row, sqlx::Error> {
@@ -319,17 +332,28 @@ impl Registry {
     /// # Errors
     /// [`WriteRefused::Taken`], [`WriteRefused::Store`].
     pub async fn check_free(&self, slug: &str, claims: &Claims) -> Result<(), WriteRefused> {
-        let mut reader = self.database.reader().await?;
-        for (kind, values) in [("host", claims.hosts.as_slice()), ("database", std::slice::from_ref(&claims.database))]
-        {
-            let mut sql = reader.sql();
-            sql.push("SELECT value, slug FROM registry_claims WHERE kind = ").bind(kind).push(" AND slug <> ");
-            sql.bind(slug).push(" AND value").in_texts(values).push(" LIMIT 1");
-            if let Some(row) = reader.fetch_optional(sql).await? {
-                let (value, owner) = (row.get(0)?, row.get(1)?);
-                return Err(WriteRefused::Taken { slug: slug.to_owned(), kind, value, owner });
-            }
+        match taken(&mut self.database.reader().await?, slug, claims).await? {
+            Some(taken) => Err(taken),
+            None => Ok(()),
         }
-        Ok(())
     }
+}
+
+/// The first of a tenant's claims that another one has.
+async fn taken(
+    connection: &mut PooledConnection,
+    slug: &str,
+    claims: &Claims,
+) -> Result<Option<WriteRefused>, sqlx::Error> {
+    let mut sql = connection.sql();
+    sql.push("SELECT kind, value, slug FROM registry_claims WHERE slug <> ").bind(slug);
+    sql.push(" AND (kind = 'host' AND value").in_texts(&claims.hosts);
+    sql.push(" OR kind = 'database' AND value = ").bind(claims.database.as_str()).push(")");
+    let rows = connection.fetch_all(sql).await?;
+    let owned = |row: &Row| Ok(((row.get::<String>(0)?, row.get::<String>(1)?), row.get(2)?));
+    let mut owners: HashMap<_, String> = rows.iter().map(owned).collect::<Result<_, sqlx::Error>>()?;
+    Ok(claims.iter().find_map(|(kind, value)| {
+        let owner = owners.remove(&(kind.to_owned(), value.to_owned()))?;
+        Some(WriteRefused::Taken { slug: slug.to_owned(), kind, value: value.to_owned(), owner })
+    }))
 }
