@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use rand::Rng;
 use serde::Serialize;
 use serde_json::json;
-use url::Url;
+use url::{ParseError, Url};
 
 use super::body::{Body, BodyEntry};
 use super::id::{Id, IdKind};
@@ -233,13 +233,18 @@ fn url_fault(text: &str) -> Option<&'static str> {
     // The parser accepts surrounding whitespace and characters that should be percent-encoded. Here they are refused,
     // since subscriptions are looked up by the text of the URL.
     if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Some("must be ASCII, the rest percent-encoded");
+        return Some("must be ASCII: an international host in its xn-- form, the rest percent-encoded");
     }
     match Url::parse(text) {
         Ok(url) if url.scheme() != "https" || !url.has_host() => Some("must be an https URL"),
         Ok(url) if !url.username().is_empty() || url.password().is_some() => Some("must not contain credentials"),
+        Ok(url) if url.port() == Some(0) => Some("must have a port from 1 to 65535, or none"),
         Ok(_) if !has_valid_host(text) => Some("must have a host that can be looked up"),
         Ok(_) => None,
+        Err(ParseError::InvalidPort) => Some("must have a port from 1 to 65535, or none"),
+        Err(ParseError::InvalidIpv4Address | ParseError::InvalidIpv6Address) => {
+            Some("must have a host that is a name or a valid IP address")
+        }
         Err(_) => Some("must be an https URL"),
     }
 }

@@ -168,8 +168,9 @@ fn remedy(error: SendError) -> &'static str {
         SendError::Connect(ConnectFault::Unreachable | ConnectFault::Failed) => {
             "check routes and firewalls between this node and the receiver"
         }
-        SendError::Tls(TlsFault::Expired | TlsFault::NotYetValid | TlsFault::InvalidCertificate) => {
-            "renew the receiver's certificate"
+        SendError::Tls(TlsFault::Expired | TlsFault::NotYetValid) => "renew the receiver's certificate",
+        SendError::Tls(TlsFault::InvalidCertificate) => {
+            "give the receiver a certificate for servers (X.509 version 3), which is not that of an authority itself"
         }
         SendError::Tls(TlsFault::WrongHost | TlsFault::UnrecognizedHost) => {
             "correct the host in the URL, or give the receiver a certificate for it"

@@ -151,8 +151,8 @@ impl Store {
                             break Ok(());
                         }
                     }
-                    Err(error) if ran_out_of_time(&error) && options.limit < AFTER_A_TIMEOUT.limit => {
-                        tracing::warn!(limit = ?options.limit, "settling ran out of time; trying again with a longer limit");
+                    Err(error) if ran_out_of_time(&error) && options.limit != AFTER_A_TIMEOUT.limit => {
+                        tracing::warn!("settling ran out of time; trying again with a longer limit");
                         options = AFTER_A_TIMEOUT;
                     }
                     Err(error) => break Err(error),
@@ -231,7 +231,8 @@ pub(super) async fn settle_all(database: &Database) -> Result<(), StoreError> {
 }
 
 async fn begin(database: &Database, options: SettlerOptions) -> Result<Transaction, StoreError> {
-    database.begin_with(options.begin, options.limit, Instant::now()).await
+    let limit = options.limit.duration(database.limits().statement);
+    database.begin_with(options.begin, limit, Instant::now()).await
 }
 
 /// Creates missing keyword indexes, and gathers the planner's statistics of the search tables.

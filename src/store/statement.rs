@@ -11,7 +11,9 @@ mod sql;
 mod texts;
 
 pub use folding::fold;
-pub(super) use folding::{SEPARATOR, UNINDEXED_END, answer_digest, folded, searchable, term_digest};
+pub(super) use folding::{
+    MAX_INDEXED, SEPARATOR, UNINDEXED_END, answer_digest, folded, length_is, searchable, term_digest,
+};
 pub(super) use page::PageScan;
 pub use page::{Page, PageRequest, SortDirection};
 pub(super) use records::{Fields, ListRecord, MalformedRecord, truth};

@@ -11,6 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::connections::Role;
 use super::error::StoreError;
+use super::limits::DatabaseLimits;
 use super::pool::Pool;
 use super::pool::connection::PooledConnection;
 use super::pooler;
@@ -62,6 +63,10 @@ impl Database {
 
     pub(in crate::store) fn metrics(&self) -> &DatabaseMetrics {
         self.pool.connections().metrics()
+    }
+
+    pub(in crate::store) fn limits(&self) -> DatabaseLimits {
+        self.pool.connections().limits()
     }
 
     /// A connection for reading. A caller that needs several reads keeps it until the last one.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::covered_forms::ResolvedFilter;
 use super::terms::write_terms;
 use crate::store::filter::Keyword;
-use crate::store::statement::{Dialect, Sql, UNINDEXED_END};
+use crate::store::statement::{Dialect, Sql, UNINDEXED_END, length_is};
 
 /// The length of a trigram, and so of the shortest text that a trigram index finds.
 const TRIGRAM_LENGTH: usize = 3;
@@ -83,8 +83,12 @@ pub(super) fn write_hits(sql: &mut Sql, keyword: &Keyword) {
                 write_in_document(sql, keyword);
             } else {
                 let part = distinct_part(text);
-                sql.push("document LIKE ").bind(format!("%{}%", escape_like(part)));
+                sql.push(length_is!("<>")).push(" AND document LIKE ").bind(format!("%{}%", escape_like(part)));
                 write_rest(sql, keyword, part);
+                // The index of pairs finds the long documents, which have no pairs there.
+                sql.push(" UNION ALL SELECT shown_in FROM listed_documents WHERE ").push(length_is!("="));
+                sql.push(" AND formgate_pairs(document) @@ 'long'::tsquery AND ");
+                write_in_document(sql, keyword);
             }
         }
         Dialect::Sqlite => {

@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use crate::store::statement::{SEPARATOR, UNINDEXED_END, fold, searchable, term_digest};
+use crate::store::statement::{MAX_INDEXED, SEPARATOR, UNINDEXED_END, fold, searchable, term_digest};
 
-/// How many bytes a document has that the keyword index of SQLite contains: the index has an entry for each of its
-/// characters. Longer ones are scanned by every keyword search.
+/// After how many terms of a submission no further lines of its answers are terms, only whole answers: each term is a row,
+/// and a text may have millions of lines.
 ///
-/// Larger: after a long answer was written, searches of the account wait for longer than they may. Smaller: more documents
-/// are scanned, at about a millisecond per megabyte.
-const MAX_INDEXED: usize = 4 * 1024 * 1024;
+/// Larger: after a long answer was written, searches of the account wait for longer than they may, at about 10 µs a line.
+/// Smaller: an answer with very many choices does not match by each of them.
+const MAX_TERMS: usize = 20_000;
 
 /// How many bytes of the answers of a submission a document has. Keywords that are only in answers beyond are not found.
 ///
@@ -60,9 +60,13 @@ impl Derived {
     /// Adds an answer of a submission whose answers are shown. Call in the order of the elements.
     pub(super) fn add_answer(&mut self, shown_in: i64, element: i64, value: &str) {
         let folded = searchable(fold(value));
-        for line in folded.split('\n').chain([&*folded]) {
+        for line in folded.split('\n') {
+            if self.terms.len() >= MAX_TERMS {
+                break;
+            }
             self.terms.insert((shown_in, term_digest(element, line)));
         }
+        self.terms.insert((shown_in, term_digest(element, &folded)));
         match &mut self.document {
             Some(document) if document.text.len().saturating_add(folded.len()) > MAX_DOCUMENT => {}
             Some(document) => {
@@ -119,6 +123,18 @@ mod tests {
             .into();
         assert_eq!(derived.terms, terms);
         assert_ne!(term_digest(1, "red"), term_digest(2, "red"));
+    }
+
+    #[test]
+    fn an_answer_of_very_many_lines_is_a_term_but_not_each_of_its_lines() {
+        let mut derived = Derived::default();
+        let lines: Vec<String> = (0..=MAX_TERMS).map(|line| line.to_string()).collect();
+        let answer = lines.join("\n");
+        derived.add_answer(7, 1, &answer);
+        derived.add_answer(7, 2, "a\nb");
+        let has = |element, text: &str| derived.terms.contains(&(7, term_digest(element, text)));
+        assert!(has(1, &answer) && has(1, "0") && has(1, &lines[MAX_TERMS - 1]) && has(2, "a\nb"));
+        assert!(!has(1, &lines[MAX_TERMS]) && !has(2, "a"));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::Dialect;
+use crate::store::statement::{Dialect, length_is};
 
 /// The indexes stay if there are documents, or if the table is locked or owned by another role.
 const DROP_IF_EMPTY: &str = "DO $$
@@ -26,8 +26,10 @@ BEGIN
 END
 $$";
 
-/// The operator class is named with the schema of the extension, which need not be on the search path.
-const CREATE_MISSING: &str = "DO $$
+/// The operator class is named with the schema of the extension, which need not be on the search path. The trigram index
+/// leaves out long documents; one that was created before it did has them too, and serves the same searches.
+const CREATE_MISSING: &str = concat!(
+    "DO $$
 DECLARE
   extension_schema text;
 BEGIN
@@ -49,11 +51,14 @@ BEGIN
       RAISE WARNING 'pg_trgm is in a schema that this role may not use: keyword searches read every document';
     ELSE
       EXECUTE format(
-        'CREATE INDEX listed_documents_trigrams ON listed_documents USING gin (document %I.gin_trgm_ops)', extension_schema);
+        'CREATE INDEX listed_documents_trigrams ON listed_documents USING gin (document %I.gin_trgm_ops) WHERE ",
+    length_is!("<>"),
+    "', extension_schema);
     END IF;
   END IF;
 END
-$$";
+$$"
+);
 
 /// Drops the indexes if there are no documents yet.
 pub(in crate::store) async fn drop_if_empty(transaction: &mut Transaction) -> Result<(), StoreError> {

@@ -12,7 +12,31 @@ pub(super) struct SettlerOptions {
     /// How its transactions begin on Postgres.
     pub(super) begin: &'static str,
     /// How long a statement may take; on Postgres, `begin` sets the same limit.
-    pub(super) limit: Duration,
+    pub(super) limit: StatementLimit,
+}
+
+/// How long a statement of a settler may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StatementLimit {
+    /// Three times as long as other statements of requests, because a TRUNCATE notes every submission.
+    ///
+    /// Larger: a settler that is stuck blocks the others for longer. Smaller: more statements have to be retried.
+    OfRequests,
+    /// Twenty minutes.
+    ///
+    /// Larger: as for [`Self::OfRequests`]. Smaller: a submission with a longer text is never settled, and its account
+    /// never searched again.
+    Patient,
+}
+
+impl StatementLimit {
+    /// The limit where other statements may take as long as `statement`.
+    pub(super) fn duration(self, statement: Duration) -> Duration {
+        match self {
+            Self::OfRequests => statement * 3,
+            Self::Patient => Duration::from_mins(20),
+        }
+    }
 }
 
 macro_rules! lock {
@@ -34,30 +58,27 @@ macro_rules! begin {
     };
 }
 
-/// For a request that waits. A statement may take longer than other statements of requests: a TRUNCATE notes every
-/// submission.
-pub(super) const FOR_A_REQUEST: SettlerOptions =
-    SettlerOptions { notes: 2_000, begin: begin!("SET LOCAL statement_timeout = '30s'; "), limit: STATEMENT_LIMIT };
+/// For a request that waits.
+pub(super) const FOR_A_REQUEST: SettlerOptions = SettlerOptions {
+    notes: 2_000,
+    begin: begin!(
+        "SELECT set_config('statement_timeout', \
+            (3000 * extract(epoch FROM current_setting('statement_timeout')::interval))::bigint::text, true); "
+    ),
+    limit: StatementLimit::OfRequests,
+};
 
 /// After a statement exceeded the limit of [`FOR_A_REQUEST`], because one submission is very long or a TRUNCATE noted very
 /// many. With the same limit it would fail again, and no search would ever be answered.
-pub(super) const AFTER_A_TIMEOUT: SettlerOptions =
-    SettlerOptions { begin: begin!("SET LOCAL statement_timeout = '20min'; "), limit: PATIENT_LIMIT, ..FOR_A_REQUEST };
+pub(super) const AFTER_A_TIMEOUT: SettlerOptions = SettlerOptions {
+    begin: begin!("SET LOCAL statement_timeout = '20min'; "),
+    limit: StatementLimit::Patient,
+    ..FOR_A_REQUEST
+};
 
 /// For a command, whose statements have no limit.
 pub(super) const FOR_A_COMMAND: SettlerOptions =
-    SettlerOptions { notes: 20_000, begin: begin!(""), limit: STATEMENT_LIMIT };
-
-/// How long a statement of a settler for a request may take; [`FOR_A_REQUEST`] sets the same limit on Postgres.
-///
-/// Larger: a settler that is stuck blocks the others for longer. Smaller: more statements have to be retried.
-const STATEMENT_LIMIT: Duration = Duration::from_secs(30);
-
-/// The same after a statement took longer than that.
-///
-/// Larger: as for [`STATEMENT_LIMIT`]. Smaller: a submission with a longer text is never settled, and its account never
-/// searched again.
-const PATIENT_LIMIT: Duration = Duration::from_mins(20);
+    SettlerOptions { notes: 20_000, begin: begin!(""), limit: StatementLimit::OfRequests };
 
 /// After how long a transaction derives from no further submissions, and puts their notes back.
 ///

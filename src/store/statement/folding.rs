@@ -11,7 +11,24 @@ use sha2::{Digest, Sha256};
 /// [`searchable`] replaces it by U+FFFD in answers and keywords, so that no keyword matches across two answers.
 pub(in crate::store) const SEPARATOR: char = '\u{fdd0}';
 
-/// Ends a document that is too long for SQLite's keyword index, and is scanned instead. No keyword matches it, because it
+/// How many bytes a document has that the keyword index contains: the index has an entry for each of its characters, or on
+/// Postgres for each distinct trigram. Longer ones are scanned by every keyword search. [`length_is`] contains the number after it.
+///
+/// Larger: after a long answer was written, searches of the account wait for longer than they may. Smaller: more documents
+/// are scanned, at some milliseconds per megabyte.
+pub(in crate::store) const MAX_INDEXED: usize = 4 * 1024 * 1024;
+
+/// The condition that a document is in the trigram index of Postgres, or is not. Its length is compared in this form,
+/// because the planner guesses that most rows differ from a value, but that a third exceed one. Reading the length does
+/// not read the document.
+macro_rules! length_is {
+    ($operator:literal) => {
+        concat!("least(octet_length(document), 4194305) ", $operator, " 4194305")
+    };
+}
+pub(in crate::store) use length_is;
+
+/// Ends a document that is too long for the keyword index, and is scanned instead. No keyword matches it, because it
 /// begins with [`SEPARATOR`] and keywords have at least two characters.
 pub(in crate::store) const UNINDEXED_END: &str = "\u{fdd0}\u{fdd1}";
 

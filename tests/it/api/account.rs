@@ -26,10 +26,12 @@ pub(crate) fn account(engine: Engine, ndjson: &str) -> Account {
 
 /// The same, configured differently.
 pub(crate) fn account_with(engine: Engine, ndjson: &str, differ: impl FnOnce(Tenant) -> Tenant) -> Account {
-    let site = Site::new()
-        .tenant_with("acme", engine, |tenant| differ(tenant.set("timezone", ZONE)))
-        .requests_per_minute(100_000)
-        .write();
+    account_on(Site::new().tenant_with("acme", engine, |tenant| differ(tenant.set("timezone", ZONE))), ndjson)
+}
+
+/// The same on a site whose tenant is `acme`.
+pub(crate) fn account_on(site: Site, ndjson: &str) -> Account {
+    let site = site.requests_per_minute(100_000).write();
     site.migrate();
     if !ndjson.is_empty() {
         site.import("acme", ndjson);

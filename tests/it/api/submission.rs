@@ -7,6 +7,7 @@ mod long;
 mod plan;
 mod search;
 mod show;
+mod slow_settling;
 mod sub_forms;
 mod unsettled;
 pub(crate) mod writers;

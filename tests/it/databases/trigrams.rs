@@ -38,7 +38,7 @@ const INDEX: &str = "SELECT count(*) FROM pg_indexes WHERE indexname = 'listed_d
 async fn in_a_separate_schema_the_index_is_created_and_used() {
     let (database, url) = database_with_extension("GRANT USAGE ON SCHEMA extensions TO trigram_owner").await;
     let site = searched(&url).await;
-    let plan = "EXPLAIN SELECT 1 FROM listed_documents WHERE document LIKE '%liday%'";
+    let plan = "EXPLAIN SELECT 1 FROM listed_documents WHERE least(octet_length(document), 4194305) <> 4194305 AND document LIKE '%liday%'";
     database.execute("SET enable_seqscan = off").await;
     let plan = database.texts(plan).await.join("\n");
     assert!(plan.contains("listed_documents_trigrams"), "{plan}");

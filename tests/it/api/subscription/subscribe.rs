@@ -123,6 +123,16 @@ on_both_databases! {
                 assert_eq!(faulty_fields(&subscribe(client, &json!({key: target})).await), [key], "{target}");
             }
         }
+        for (target, fault) in [
+            ("https://hooks.example:0/", "must have a port from 1 to 65535, or none"),
+            ("https://hooks.example:99999/", "must have a port from 1 to 65535, or none"),
+            ("https://256.1.1.1/", "must have a host that is a name or a valid IP address"),
+            ("https://[fe80::1%25eth0]/", "must have a host that is a name or a valid IP address"),
+            ("https://b\u{fc}cher.example/", "must be ASCII: an international host in its xn-- form, the rest percent-encoded"),
+        ] {
+            let refused = subscribe(client, &json!({"target_url": target})).await;
+            assert_eq!(refused.json()["errors"], json!({"target_url": [format!("The target_url {fault}.")]}), "{target}");
+        }
         for (body, fields) in [
             (json!({}), vec!["target_url"]),
             (json!({"target_url": null}), vec!["target_url"]),
