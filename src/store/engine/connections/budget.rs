@@ -113,8 +113,8 @@ impl ConnectionBudget {
         Self::new(Dialect::Postgres, max_open, 0, idle, idle)
     }
 
-    /// Two calls at once are seldom on an account that calls now and again: the connection that the second one opened is
-    /// not kept as long as the first.
+    /// Quiet accounts rarely have two calls at once, so the connection that a second one opened is closed sooner than the
+    /// first.
     pub(super) fn sqlite(max_open: u32, spare: u32, idle: Duration, surplus_idle: Duration) -> Self {
         Self::new(Dialect::Sqlite, max_open, spare, idle, surplus_idle)
     }
