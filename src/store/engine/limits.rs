@@ -75,9 +75,24 @@ impl DatabaseLimits {
         (self.max_sqlite_connections() / 4).clamp(RANGE.0, RANGE.1)
     }
 
-    /// The `sqlite_mib` with which no more than a number of connections are open.
+    /// The largest `sqlite_mib` with which no more than a number of connections are open.
     #[must_use]
     pub fn sqlite_mib_of(connections: u32) -> u32 {
-        (connections.saturating_mul(SQLITE_KIB) / 1024).max(1)
+        // One KiB less than the next connection needs.
+        ((connections.saturating_add(1).saturating_mul(SQLITE_KIB) - 1) / 1024).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_connections_gets_the_memory_that_it_counts_for_and_no_more() {
+        for connections in 2..5_000 {
+            let with = |sqlite_mib| DatabaseLimits { sqlite_mib, ..DatabaseLimits::default() }.max_sqlite_connections();
+            let mib = DatabaseLimits::sqlite_mib_of(connections);
+            assert!(with(mib) <= connections && with(mib + 1) > connections, "{connections}: {mib} MiB");
+        }
     }
 }
