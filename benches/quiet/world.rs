@@ -10,11 +10,11 @@ use tempfile::TempDir;
 
 use crate::process::checked;
 
-/// As many files as the smallest `sqlite_mib` keeps open.
+/// The fewest files that a part of the bench keeps open.
 pub(crate) const FEWEST_OPEN: usize = 3;
 
 /// As much as an open file counts for.
-const KIB: usize = 300;
+const KIB: usize = 600;
 
 /// How many submissions each account has.
 pub(crate) const SUBMISSIONS: u64 = 100;

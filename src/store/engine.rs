@@ -16,6 +16,7 @@ mod failure;
 mod immutable;
 mod limits;
 pub mod location;
+mod page_cache;
 mod pool;
 mod pooler;
 mod postgres;

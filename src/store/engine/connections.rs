@@ -5,7 +5,7 @@
 //!
 //! The kinds are counted separately, because they cost different things. A connection to Postgres takes one of the
 //! server's, so few are allowed, and a quiet tenant's is closed soon. A SQLite connection takes memory, a thread and
-//! descriptors of this node, and opening one costs ten times what a request on an open one does, so thousands are
+//! descriptors of this node, and opening one costs several times what a request on an open one does, so thousands are
 //! allowed and stay open for hours.
 //!
 //! A [`ConnectionPermit`] is held from before a connection is opened until after it is closed.
@@ -232,6 +232,7 @@ impl Connections {
                 limits.max_sqlite_connections(),
                 limits.max_sqlite_closing(),
                 limits.sqlite_idle,
+                limits.idle.min(limits.sqlite_idle),
             ),
             limits,
             metrics,
@@ -328,8 +329,7 @@ impl Connections {
         let next = {
             let mut state = budget.lock();
             loop {
-                let Some((number, since)) = state.longest_idle() else { break None };
-                let until = since + budget.idle;
+                let Some((number, until)) = state.next_to_close(budget) else { break None };
                 if until > Instant::now() {
                     break Some(until);
                 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// What an open SQLite connection counts for. `benches/quiet` measures what one takes, which depends on the statements
-/// and the pages of the file that it used last: benches/NOTEBOOK.md has the parts.
+/// What an open SQLite connection counts for: what `benches/quiet` measures for a small account, rounded up. Large
+/// accounts take up to 2 MiB more. benches/NOTEBOOK.md has the parts.
 ///
 /// Larger: fewer connections are kept open than there is memory for. Smaller: they take more than `sqlite_mib`.
-const SQLITE_KIB: u32 = 300;
+const SQLITE_KIB: u32 = 600;
 
 /// Limits on connections and time, for all tenants together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +37,9 @@ impl Default for DatabaseLimits {
             // Larger: one shared database gets connections that others wait for. Smaller: requests of its tenants wait.
             max_shared_connections: 20,
             // Larger: a node with many tenants may run out of memory, threads or descriptors. Smaller: it opens a file
-            // for more of its requests, which then take ten times as long. This keeps 2,600 connections open.
-            sqlite_mib: 768,
+            // for more of its requests, which then take several times as long. This keeps 1,700 connections open, and
+            // fits into 2 GiB next to the bodies of requests.
+            sqlite_mib: 1024,
             // Larger: requests wait longer for a database that is stuck. Smaller: bursts are refused that could be
             // served.
             wait: Duration::from_secs(1),
@@ -74,9 +75,24 @@ impl DatabaseLimits {
         (self.max_sqlite_connections() / 4).clamp(RANGE.0, RANGE.1)
     }
 
-    /// The `sqlite_mib` with which no more than a number of connections are open.
+    /// The largest `sqlite_mib` with which no more than a number of connections are open.
     #[must_use]
     pub fn sqlite_mib_of(connections: u32) -> u32 {
-        (connections.saturating_mul(SQLITE_KIB) / 1024).max(1)
+        // One KiB less than the next connection needs.
+        ((connections.saturating_add(1).saturating_mul(SQLITE_KIB) - 1) / 1024).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_connections_gets_the_memory_that_it_counts_for_and_no_more() {
+        for connections in 2..5_000 {
+            let with = |sqlite_mib| DatabaseLimits { sqlite_mib, ..DatabaseLimits::default() }.max_sqlite_connections();
+            let mib = DatabaseLimits::sqlite_mib_of(connections);
+            assert!(with(mib) <= connections && with(mib + 1) > connections, "{connections}: {mib} MiB");
+        }
     }
 }

@@ -52,10 +52,11 @@ const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// written.
 const WRITER_WAIT: Duration = Duration::from_secs(15);
 
-/// How many prepared statements an open SQLite connection keeps. All calls but searches with filters take about twenty.
+/// How many prepared statements an open SQLite connection keeps. All calls that read, but searches with filters, take about a
+/// dozen; those of transactions are not kept.
 ///
-/// Larger: an open file takes more memory, up to ten kilobytes for each. Smaller: statements are compiled again.
-const SQLITE_STATEMENTS: usize = 32;
+/// Larger: an open file takes more memory, up to 32 KB for each. Smaller: statements are compiled again.
+const SQLITE_STATEMENTS: usize = 16;
 
 /// A parsed `database` of the configuration.
 #[derive(Clone)]

@@ -10,7 +10,7 @@
 //! that, a checkout waits until the connection that it replaces is closed, so that a disk that hangs does not collect
 //! threads and descriptors without limit.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,8 @@ pub(super) struct ConnectionBudget {
     pub(super) spare: u32,
     /// A connection that has been idle for this long is closed.
     pub(super) idle: Duration,
+    /// The same for one that its pool has not needed meanwhile: another one became idle later.
+    surplus_idle: Duration,
     state: Mutex<ConnectionBudgetState>,
     /// Notified whenever a connection has been closed.
     pub(super) closed: Notify,
@@ -54,6 +56,8 @@ pub(super) struct ConnectionBudgetState {
     pub(super) pools: HashMap<PoolId, PoolConnections>,
     /// In the order in which they became idle: the least recently used first.
     pub(super) idle: BTreeMap<u64, IdleConnection>,
+    /// The idle connections of pools that have another one, which became idle later. In the same order.
+    surplus: BTreeSet<u64>,
     /// In the order of their arrival.
     pub(super) waiting: BTreeMap<u64, Waiter>,
 }
@@ -106,15 +110,17 @@ pub(in crate::store::engine) struct CheckoutRequest {
 impl ConnectionBudget {
     /// Closing a connection to Postgres only sends a message, and the server's own limit has to hold: none to spare.
     pub(super) fn postgres(max_open: u32, idle: Duration) -> Self {
-        Self::new(Dialect::Postgres, max_open, 0, idle)
+        Self::new(Dialect::Postgres, max_open, 0, idle, idle)
     }
 
-    pub(super) fn sqlite(max_open: u32, spare: u32, idle: Duration) -> Self {
-        Self::new(Dialect::Sqlite, max_open, spare, idle)
+    /// Quiet accounts rarely have two calls at once, so the connection that a second one opened is closed sooner than the
+    /// first.
+    pub(super) fn sqlite(max_open: u32, spare: u32, idle: Duration, surplus_idle: Duration) -> Self {
+        Self::new(Dialect::Sqlite, max_open, spare, idle, surplus_idle)
     }
 
-    fn new(dialect: Dialect, max_open: u32, spare: u32, idle: Duration) -> Self {
-        Self { dialect, max_open, spare, idle, state: Mutex::default(), closed: Notify::new() }
+    fn new(dialect: Dialect, max_open: u32, spare: u32, idle: Duration, surplus_idle: Duration) -> Self {
+        Self { dialect, max_open, spare, idle, surplus_idle, state: Mutex::default(), closed: Notify::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, ConnectionBudgetState> {
@@ -135,6 +141,7 @@ impl ConnectionBudgetState {
         self.idle.insert(number, IdleConnection { session, pool, since: Instant::now() });
         let members = self.pools.entry(pool).or_default();
         members.writing -= role.count();
+        self.surplus.extend(members.idle.last());
         members.idle.push(number);
         self.idle.len() == 1
     }
@@ -286,9 +293,12 @@ impl ConnectionBudgetState {
         self.pools.get(&pool).map(|members| members.idle.clone()).unwrap_or_default()
     }
 
-    /// When the connection that has been idle the longest became idle, and its number.
-    pub(super) fn longest_idle(&self) -> Option<(u64, Instant)> {
-        self.idle.first_key_value().map(|(&number, idle)| (number, idle.since))
+    /// The idle connection that is to be closed next, and when.
+    pub(super) fn next_to_close(&self, budget: &ConnectionBudget) -> Option<(u64, Instant)> {
+        let until = |number: &u64, idle: Duration| (*number, self.idle[number].since + idle);
+        let longest = self.idle.first_key_value().map(|(number, _)| until(number, budget.idle));
+        let surplus = self.surplus.first().map(|number| until(number, budget.surplus_idle));
+        longest.into_iter().chain(surplus).min_by_key(|(_, until)| *until)
     }
 
     fn count_open(&mut self, pool: PoolId, role: Role) {
@@ -326,6 +336,10 @@ impl ConnectionBudgetState {
         let idle = self.idle.remove(&number)?;
         let members = self.pools.get_mut(&idle.pool).expect("a pool with a connection is known");
         members.idle.retain(|other| *other != number);
+        self.surplus.remove(&number);
+        if let Some(last) = members.idle.last() {
+            self.surplus.remove(last);
+        }
         Some(idle)
     }
 }

@@ -7,11 +7,14 @@ use crate::store::engine::error::StoreError;
 use crate::store::engine::pool::{BeginWriting, Pool, PoolOptions};
 use crate::store::engine::session::SessionAddress;
 
+/// Connections that their pools do not need are due for closing as soon as they are idle.
+const SURPLUS_IDLE: Duration = Duration::ZERO;
+
 fn connections(max_open: u32) -> Arc<Connections> {
     let limits = DatabaseLimits { wait: Duration::from_millis(200), ..DatabaseLimits::default() };
     Arc::new(Connections {
         postgres: ConnectionBudget::postgres(max_open, limits.idle),
-        sqlite: ConnectionBudget::sqlite(max_open, 1, limits.sqlite_idle),
+        sqlite: ConnectionBudget::sqlite(max_open, 1, limits.sqlite_idle, SURPLUS_IDLE),
         limits,
         metrics: DatabaseMetrics::unregistered(),
         became_idle: Notify::new(),
@@ -123,4 +126,27 @@ async fn a_connection_is_replaced_without_waiting_for_its_close_as_long_as_few_a
     assert_eq!(counts(), (1, 0, 1));
     drop(permit);
     assert_eq!(counts(), (0, 0, 0));
+}
+
+#[tokio::test]
+async fn of_the_idle_connections_of_a_file_all_but_the_last_used_one_are_closed_early() {
+    let connections = connections(9);
+    let (busy, quiet) = (pool(&connections, 3), pool(&connections, 3));
+    let idle = || {
+        let idle_of = |pool: &Pool| connections.sqlite.lock().idle_of(pool.request(Role::Any).pool).len();
+        (idle_of(&busy), idle_of(&quiet))
+    };
+    let (first, second) = (busy.acquire().await.unwrap(), busy.acquire().await.unwrap());
+    drop((first, second, quiet.acquire().await.unwrap()));
+    // A connection in use is no reason to close the idle one: it may be used for long.
+    let (in_use, also_in_use) = (busy.acquire().await.unwrap(), busy.acquire().await.unwrap());
+    drop(in_use);
+    let next = connections.close_long_idle();
+    assert_eq!(idle(), (1, 1));
+    assert!(next.is_some_and(|next| next > Instant::now()), "none is due before the limit of all");
+    drop(also_in_use);
+    assert_eq!(idle(), (2, 1));
+    connections.close_long_idle();
+    assert_eq!(idle(), (1, 1), "each keeps one");
+    assert!(busy.acquire_idle(Role::Any).is_some());
 }

@@ -17,14 +17,14 @@ const INSPECTED: &str = r#"formgate_task_last_success_timestamp_seconds{task="da
 /// Enough for an inspection to take longer than a second, at 100 ms each.
 const OTHERS: usize = 8;
 
-/// As many files as 1 MiB keeps open.
+/// As many files as 2 MiB keep open.
 const CAP: usize = 3;
 
 #[tokio::test]
 async fn accounts_are_served_while_the_files_that_made_room_for_them_can_not_be_closed() {
     let writers: Vec<String> = (0..CAP).map(|n| format!("writer{n}")).collect();
     let readers: Vec<String> = (0..CAP).map(|n| format!("reader{n}")).collect();
-    let site = Site::new().databases("sqlite_mib", 1);
+    let site = Site::new().databases("sqlite_mib", 2);
     let all = || writers.iter().chain(&readers);
     let site = (0..OTHERS).fold(site, |site, n| site.tenant(&format!("other{n}"), Engine::Sqlite));
     let site = all().fold(site, |site, slug| site.tenant(slug, Engine::Sqlite)).requests_per_minute(100_000).write();
