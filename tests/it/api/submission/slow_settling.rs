@@ -10,7 +10,7 @@ use crate::api::account::{Account, account_on};
 use crate::support::fixture::{Engine, Site, on_both_databases};
 
 /// How long a statement of a request may take, in seconds. One of the settler may take three times as long.
-const STATEMENT_SECONDS: i64 = 2;
+const STATEMENT_SECONDS: i64 = 3;
 
 /// Lasts until the server's limit ends it, unless the limit is the longer one.
 const SLOW_ON_POSTGRES: &str = "
