@@ -14,7 +14,7 @@ use crate::process::checked;
 pub(crate) const FEWEST_OPEN: usize = 3;
 
 /// As much as an open file counts for.
-const KIB: usize = 600;
+const KIB: usize = 650;
 
 /// How many submissions each account has.
 pub(crate) const SUBMISSIONS: u64 = 100;

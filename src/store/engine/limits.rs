@@ -6,7 +6,7 @@ use std::time::Duration;
 /// accounts take up to 2 MiB more. benches/NOTEBOOK.md has the parts.
 ///
 /// Larger: fewer connections are kept open than there is memory for. Smaller: they take more than `sqlite_mib`.
-const SQLITE_KIB: u32 = 600;
+const SQLITE_KIB: u32 = 650;
 
 /// Limits on connections and time, for all tenants together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Default for DatabaseLimits {
             // Larger: one shared database gets connections that others wait for. Smaller: requests of its tenants wait.
             max_shared_connections: 20,
             // Larger: a node with many tenants may run out of memory, threads or descriptors. Smaller: it opens a file
-            // for more of its requests, which then take several times as long. This keeps 1,700 connections open, and
+            // for more of its requests, which then take several times as long. This keeps 1,600 connections open, and
             // fits into 2 GiB next to the bodies of requests.
             sqlite_mib: 1024,
             // Larger: requests wait longer for a database that is stuck. Smaller: bursts are refused that could be
