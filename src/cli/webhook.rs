@@ -188,7 +188,11 @@ async fn test(command: &OneArgs) -> Result<()> {
     }
     store.close().await;
     match tested {
-        Ok(attempt) => print(&output::attempts(&[attempt], command.list.json)),
+        Ok(attempt) => {
+            let accepted = attempt.accepted;
+            print(&output::attempts(&[attempt], command.list.json))?;
+            if accepted { Ok(()) } else { bail!("the receiver did not accept the event") }
+        }
         Err(Untested::UnknownSubscription) => Err(unknown(&command.list.tenant, command.id)),
         Err(untested) => Err(untested.into()),
     }

@@ -13,7 +13,7 @@ use crate::store::statement::{MAX_INDEXED, SEPARATOR, UNINDEXED_END, fold, searc
 ///
 /// Larger: after a long answer was written, searches of the account wait for longer than they may, at about 10 µs a line.
 /// Smaller: an answer with very many choices does not match by each of them.
-const MAX_TERMS: usize = 20_000;
+const MAX_TERMS: usize = 100_000;
 
 /// How many bytes of the answers of a submission a document has. Keywords that are only in answers beyond are not found.
 ///

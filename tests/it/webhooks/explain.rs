@@ -15,6 +15,10 @@ impl Scene {
         self.site.run_in_thread(&["explain", &self.site.host("acme"), "--webhook", subscription]).await
     }
 
+    async fn test(&self, subscription: &str) -> Output {
+        self.site.run_in_thread(&["webhook", "test", subscription, "--tenant", "acme"]).await
+    }
+
     async fn subscribe_url(&self, url: &str) -> String {
         let answer = self.client.post("/api/v1/subscribe").json(&json!({ "target_url": url })).send().await;
         assert_eq!(answer.status, 201, "{answer:?}");
@@ -74,6 +78,9 @@ on_both_databases! {
         assert!(requests[0].headers["webhook-signature"].to_str().unwrap().starts_with("v1,"));
         // Nothing was written.
         assert_eq!(scene.database.integers("SELECT count(*) FROM webhook_attempts").await, [0]);
+        let output = scene.test(&id(&made)).await;
+        assert_eq!(output.code, 0, "{output:?}");
+        assert!(output.stdout.contains("204"), "{output:?}");
     }
 
     async fn the_step_at_which_requests_stop_has_a_remedy(engine: Engine) {
@@ -89,7 +96,10 @@ on_both_databases! {
             (&expired.url("/"), "tls", "expired", "renew"),
             (&failing.url("/"), "answer", "answered 503", "its log"),
         ] {
-            let output = scene.explain(&scene.subscribe_url(url).await).await;
+            let subscription = scene.subscribe_url(url).await;
+            let output = scene.test(&subscription).await;
+            assert_eq!(output.code, 1, "{output:?}");
+            let output = scene.explain(&subscription).await;
             assert_eq!(output.code, 1, "{output:?}");
             assert_step(&output, name, &["STOP", what], remedy);
             assert!(output.stderr.contains(&format!("webhooks stop at the step `{name}`")), "{}", output.stderr);
