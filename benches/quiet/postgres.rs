@@ -74,8 +74,9 @@ pub(crate) async fn measure(accounts: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Private memory of the largest server process that serves schemas: `smaps_rollup` is readable for its owner.
-const LARGEST_BACKEND: &str = "SELECT max((regexp_match(pg_read_file('/proc/' || pid || '/smaps_rollup'), \
+/// Private memory of the largest server process that serves schemas: `smaps_rollup` is readable for its owner. A process
+/// may end meanwhile.
+const LARGEST_BACKEND: &str = "SELECT max((regexp_match(pg_read_file('/proc/' || pid || '/smaps_rollup', 0, 65536, true), \
     'Private_Dirty: +(\\d+)'))[1]::bigint) / 1024 FROM pg_stat_activity WHERE datname = 'shared'";
 
 /// Accounts with a database each, copied from the first.
