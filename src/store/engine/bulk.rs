@@ -68,6 +68,17 @@ impl TableSpec {
         Ok(())
     }
 
+    /// Inserts the rows whose keys do not exist. Returns how many they were.
+    pub(in crate::store) async fn insert_absent(
+        &self,
+        transaction: &mut Transaction,
+        rows: &JsonRows,
+    ) -> Result<u64, StoreError> {
+        let mut sql = self.insertion_on_conflict(transaction, rows);
+        sql.push("NOTHING");
+        Ok(transaction.execute(sql).await?)
+    }
+
     /// Inserts the rows. If a key exists, adds the value of the column `sum` to the stored one.
     pub(in crate::store) async fn add(
         &self,

@@ -269,16 +269,7 @@ async fn put(
 async fn claim(transaction: &mut Transaction, slug: &str, claims: &Claims) -> Result<(), WriteRefused> {
     let mut values = JsonRows::new();
     claims.iter().for_each(|(kind, value)| values.push(&(kind, value, slug)));
-    let mut sql = transaction.sql();
-    sql.push("INSERT INTO registry_claims (");
-    CLAIMS.push_column_names(&mut sql);
-    sql.push(") SELECT ");
-    CLAIMS.push_column_names(&mut sql);
-    sql.push(" FROM ");
-    CLAIMS.push_batch(&mut sql, &values);
-    // Without WHERE, SQLite takes ON for that of a join.
-    sql.push(" WHERE true ON CONFLICT DO NOTHING");
-    if transaction.execute(sql).await? == claims.iter().count() as u64 {
+    if CLAIMS.insert_absent(transaction, &values).await? == claims.iter().count() as u64 {
         return Ok(());
     }
     Err(taken(transaction.connection(), slug, claims).await?.ok_or(sqlx::Error::RowNotFound)?)
@@ -309,14 +300,7 @@ impl Registry {
                 let domains = serde_json::to_string(domains).expect("texts are always JSON");
                 values.push(&(slug, text, revision, position, changed_at, changed_by, domains));
             }
-            let mut sql = transaction.sql();
-            sql.push("INSERT INTO registry_tenants (");
-            TENANTS.push_column_names(&mut sql);
-            sql.push(") SELECT ");
-            TENANTS.push_column_names(&mut sql);
-            sql.push(" FROM ");
-            TENANTS.push_batch(&mut sql, &values);
-            transaction.execute(sql).await?;
+            TENANTS.insert(&mut transaction, &values).await?;
         }
         let mut sql = transaction.sql();
         sql.push("UPDATE registry_head SET revision = ").bind(head.revision).push(", epoch = ");
