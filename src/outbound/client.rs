@@ -41,11 +41,6 @@ pub(super) const AGENT: &str = concat!("formgate/", env!("CARGO_PKG_VERSION"));
 /// now and then pay for a handshake each time.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
-/// How many idle HTTP/1.1 connections to one host and port are kept.
-///
-/// Larger: a receiver holds sockets that it rarely needs. Smaller: a busy receiver gets new connections all the time.
-const MAX_IDLE_PER_HOST: usize = 8;
-
 /// How often an HTTP/2 connection is checked with a PING, and how long the answer may take.
 ///
 /// Larger: requests go to connections that are dead. Smaller: more traffic on healthy ones.
@@ -114,7 +109,8 @@ impl Client {
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_LIMIT)
-            .pool_max_idle_per_host(MAX_IDLE_PER_HOST)
+            // As many as are used at once: with fewer, most of each wave of requests to a busy host would pay for a handshake.
+            .pool_max_idle_per_host(settings.per_host as usize)
             .http1_max_buf_size(MAX_HEAD_BYTES)
             .http1_max_headers(MAX_HEAD_FIELDS)
             .http2_max_header_list_size(MAX_HEAD_BYTES.try_into().expect("it is small"))

@@ -31,6 +31,20 @@ async fn requests_at_once_share_a_connection_over_http_2() {
 }
 
 #[tokio::test]
+async fn requests_at_once_use_the_connections_of_those_before() {
+    let scene = Scene::new().await;
+    // Late, so that all requests of a wave are under way together.
+    let late = [vec![Act::Pause(Duration::from_millis(100))], Act::status(204)].concat();
+    let receiver = Receiver::always(late).await;
+    let url = receiver.url("/");
+    for _ in 0..10 {
+        assert_eq!(join_all((0..20).map(|_| scene.status(&url))).await, [204; 20]);
+    }
+    // A few more than twenty: one that is given back just when the next wave begins may be missed.
+    assert!(receiver.connections() < 80, "{} connections for 200 requests", receiver.connections());
+}
+
+#[tokio::test]
 async fn no_more_connections_are_kept_than_the_limit() {
     let scene = Scene::with(&["127.0.0.0/8"], |settings| settings.in_flight = 1).await;
     let mut receivers = Vec::new();

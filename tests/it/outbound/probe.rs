@@ -44,12 +44,14 @@ async fn the_step_that_fails_is_the_last_and_has_a_remedy() {
     scene.dns.answer("inner.example.test", &[Lookup::of(&["10.0.0.1"])]);
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let expired = Receiver::identified(Identity::Expired).await;
+    let of_client = Receiver::identified(Identity::OfClient).await;
     let hasty = Receiver::always(vec![Act::Close]).await;
     for (url, step, what, remedy) in [
         ("https://none.example.test/", ProbeStep::Dns, "does not exist", "create its DNS record"),
         ("https://inner.example.test/", ProbeStep::Address, "blocked address", "allow_targets"),
         (&format!("https://{HOST}:{closed}/"), ProbeStep::Tcp, "connection refused", "start the receiver"),
         (&expired.url("/"), ProbeStep::Tls, "expired", "renew"),
+        (&of_client.url("/"), ProbeStep::Tls, "not valid", "a certificate for servers"),
         (&hasty.url("/"), ProbeStep::Answer, "without an answer", "a complete HTTP answer"),
     ] {
         let steps = probe(&scene, url).await;

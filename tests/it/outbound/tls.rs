@@ -21,6 +21,7 @@ async fn an_invalid_certificate_is_refused_and_the_text_says_why() {
         (Identity::Expired, "the certificate has expired"),
         (Identity::Early, "the certificate is not valid yet"),
         (Identity::OfAnother, "the certificate is not for this host"),
+        (Identity::OfClient, "the certificate is not valid"),
         (Identity::SelfSigned, untrusted),
     ] {
         let receiver = Receiver::identified(identity).await;

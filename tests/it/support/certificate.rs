@@ -8,7 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose,
+};
 use rustls::RootCertStore;
 
 static AUTHORITY: LazyLock<CertifiedIssuer<'static, KeyPair>> = LazyLock::new(|| {
@@ -41,6 +44,11 @@ pub(crate) fn issue_for_days(folder: &Path, names: &[&str], days: Range<i32>) ->
         rcgen::date_time_ymd(day.year().into(), part(day.month()), part(day.day()))
     };
     issue_with(folder, names, |params| (params.not_before, params.not_after) = (day(days.start), day(days.end)))
+}
+
+/// Issues one that says of itself that no server has it.
+pub(crate) fn issue_for_client(folder: &Path, names: &[&str]) -> Issued {
+    issue_with(folder, names, |params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth])
 }
 
 fn issue_with(folder: &Path, names: &[&str], differ: impl FnOnce(&mut CertificateParams)) -> Issued {

@@ -117,6 +117,8 @@ pub(crate) enum Identity {
     Early,
     /// For another host.
     OfAnother,
+    /// For clients only.
+    OfClient,
     /// That it issued itself.
     SelfSigned,
 }
@@ -230,6 +232,7 @@ fn tls(identity: Identity, protocol: &[u8]) -> Arc<ServerConfig> {
             Identity::Expired => certificate::issue_for_days(folder.path(), &[HOST], -10..-1),
             Identity::Early => certificate::issue_for_days(folder.path(), &[HOST], 1..10),
             Identity::OfAnother => certificate::issue(folder.path(), &["other.example.test"]),
+            Identity::OfClient => certificate::issue_for_client(folder.path(), &[HOST]),
             Identity::Valid | Identity::SelfSigned => certificate::issue(folder.path(), &[HOST, "localhost"]),
         };
         let leaf = CertificateDer::from_pem_file(issued.certificate).expect("a certificate");
