@@ -1,5 +1,6 @@
 //! A file's metadata, to detect changes without reading the file.
 
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
@@ -14,16 +15,21 @@ pub(crate) struct FileStamp {
     changed: (i64, i64),
 }
 
-impl FileStamp {
-    /// The current state; `None` if the metadata can't be read.
-    pub(crate) fn of(path: &Path) -> Option<Self> {
-        let data = path.metadata().ok()?;
-        Some(Self {
+impl From<&Metadata> for FileStamp {
+    fn from(data: &Metadata) -> Self {
+        Self {
             file: (data.dev(), data.ino()),
             size: data.size(),
             written: (data.mtime(), data.mtime_nsec()),
             changed: (data.ctime(), data.ctime_nsec()),
-        })
+        }
+    }
+}
+
+impl FileStamp {
+    /// The current state; `None` if the metadata can't be read.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        path.metadata().ok().map(|data| Self::from(&data))
     }
 
     /// Whether both are of one file, under any name.

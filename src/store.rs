@@ -8,7 +8,7 @@
 //!
 //! - Connections: `engine/location.rs` (session settings), `engine/session.rs`, `engine/connections.rs` and
 //!   `engine/connections/budget.rs` (limits), `engine/pool.rs` (pings), `engine/pool/connection.rs` (lost
-//!   connections), `engine/pool/connection/begin.rs`, `engine/database.rs` (turns of writers). Only for Postgres:
+//!   connections), `engine/pool/connection/transaction.rs`, `engine/database.rs` (turns of writers). Only for Postgres:
 //!   `engine/postgres.rs`, `engine/pooler.rs` and `engine/location/`. Only for SQLite: `engine/write_lock.rs`,
 //!   `engine/write_access.rs`, `engine/immutable.rs`, `engine/database_file.rs` and `engine/commit_stamp.rs`.
 //! - Errors: `engine/failure.rs`, `engine/retry.rs`, `engine/causes.rs`, `engine/remedy.rs` and

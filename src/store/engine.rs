@@ -25,6 +25,7 @@ pub(crate) mod raw;
 mod remedy;
 mod retry;
 mod session;
+mod session_attributes;
 mod session_source;
 mod write_access;
 mod write_lock;

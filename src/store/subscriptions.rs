@@ -18,12 +18,13 @@ use jiff::Timestamp;
 use super::engine::Retry;
 use super::statement::{Dialect, Page, PageRequest, Row, Sql};
 use super::{Store, StoreError};
+pub use attempts::AttemptRecord;
 pub use due::{DueEvent, DueEvents, EventsAhead, SentBody};
 pub use inspected::{InspectedSubscription, SampleSubmission, SubscriptionCounts};
 pub use lease::LeasedSubscription;
 pub use pending::PendingEvents;
 use pending::count_pending;
-pub use progress::{AttemptRecord, FailedEvent, Progress, Standing, Written};
+pub use progress::{FailedEvent, Progress, Standing, Written};
 pub use replay::{Replay, Replayed};
 
 /// How many subscriptions an account may have.

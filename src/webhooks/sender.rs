@@ -25,10 +25,15 @@ use crate::store::{
 };
 use crate::tenant::Tenant;
 
-/// How many events are read at once.
+/// How many events are read at once at first.
 ///
-/// Larger: more bodies are kept in memory. Smaller: more statements for a backlog.
+/// Larger: more bodies wait for a slow receiver, and get old. Smaller: more statements for a backlog.
 const READ_AT_ONCE: u32 = 16;
+
+/// How many are read at once from a receiver that accepts all within [`READ_AGAIN`].
+///
+/// Larger and smaller: as for [`READ_AT_ONCE`].
+const MAX_READ_AT_ONCE: u32 = 64;
 
 /// How many events may be done beyond one that is not: their numbers are written with each outcome.
 ///
@@ -60,6 +65,9 @@ pub(super) struct Sender {
     secrets: Arc<[SigningSecret]>,
     lane: Lane,
     queue: VecDeque<Ready>,
+    /// How many events are read at once now, and when that was last done.
+    read_at_once: u32,
+    read_at: Option<Instant>,
     flight: JoinSet<Sent>,
     /// The submissions of which a request is running.
     busy: HashSet<i64>,
@@ -110,6 +118,8 @@ impl Sender {
             target: Arc::new(target),
             secrets: secrets.into(),
             queue: VecDeque::new(),
+            read_at_once: READ_AT_ONCE,
+            read_at: None,
             flight: JoinSet::new(),
             busy: HashSet::new(),
             at_once: if leased.failures > 0 { 1 } else { hub.config.per_subscription as usize },
@@ -152,7 +162,7 @@ impl Sender {
                     let mut ended: Vec<Sent> = sent.into_iter().filter_map(Result::ok).collect();
                     self.gather(&mut ended).await;
                     if !self.write(&ended, &Standing::Delivering).await? {
-                        // If it did not end by itself, another sender has it, or it was paused.
+                        // If it did not end by itself, another sender has it.
                         return Ok(self.again_in);
                     }
                     renewal.reset();
@@ -180,11 +190,13 @@ impl Sender {
 
     /// Reads what is due next.
     async fn read(&mut self) -> Result<(), StoreError> {
-        let mut limit = READ_AT_ONCE;
+        let is_fast = self.read_at.is_some_and(|at| at.elapsed() < READ_AGAIN);
+        self.read_at_once = if is_fast { (self.read_at_once * 2).min(MAX_READ_AT_ONCE) } else { READ_AT_ONCE };
+        self.read_at = Some(Instant::now());
         loop {
-            let due = self.store.due_events(&self.leased, self.taken, limit, &self.busy).await?;
-            if due.submissions.read()?.is_none() && limit > 1 {
-                limit /= 4;
+            let due = self.store.due_events(&self.leased, self.taken, self.read_at_once, &self.busy).await?;
+            if due.submissions.read()?.is_none() && self.read_at_once > 1 {
+                self.read_at_once = (self.read_at_once / 4).max(1);
                 continue;
             }
             let bodies = self.bodies(&due).await?;
@@ -272,7 +284,7 @@ impl Sender {
             let id = sent.ready.body.id.clone();
             attempts.push(attempt_record(id, self.leased.event, event.submission, number, sent.at, attempt));
             let failures = event.attempts + 1;
-            let mut again = FailedEvent {
+            let again = || FailedEvent {
                 seq: event.seq,
                 submission: event.submission,
                 event_id: sent.ready.body.id.clone(),
@@ -293,11 +305,12 @@ impl Sender {
                 }
                 Outcome::Gone => {
                     // Due once the subscription is resumed, like those in turn.
-                    again.next_attempt_at = (!event.is_in_turn).then_some(sent.at);
-                    failed.push(again);
+                    let next_attempt_at = (!event.is_in_turn).then_some(sent.at);
+                    failed.push(FailedEvent { next_attempt_at, ..again() });
                     self.ending = Some(Standing::Gone { reason: "the receiver answered 410 Gone".to_owned() });
                 }
                 Outcome::Refused(_) if !event.is_in_turn || self.store.may_set_aside(self.leased.id).await? => {
+                    let mut again = again();
                     let age = Timestamp::now().duration_since(again.failed_at);
                     again.given_up = age.unsigned_abs() >= self.hub.config.disable_after;
                     again.next_attempt_at = (!again.given_up).then(|| Timestamp::now() + pause(failures, None));
@@ -306,10 +319,11 @@ impl Sender {
                     failed.push(again);
                 }
                 Outcome::Refused(reason) => {
-                    failed.push(again);
+                    failed.push(again());
                     self.fail(&reason, label, None);
                 }
                 Outcome::Unreachable { reason, retry_after } => {
+                    let mut again = again();
                     if !event.is_in_turn {
                         again.next_attempt_at = Some(Timestamp::now() + pause(failures, retry_after));
                     }
@@ -343,7 +357,14 @@ impl Sender {
         if written == Written::GoesOn && has_failed && !accepted.is_empty() {
             self.hub.report_recovery(&self.tenant, &self.leased);
         }
-        Ok(written == Written::GoesOn && *standing == Standing::Delivering)
+        if *standing != Standing::Delivering {
+            return Ok(false);
+        }
+        if written == Written::Stopped {
+            // It was paused: nothing more is sent, and what is running ends before the lease does.
+            self.ending.get_or_insert(Standing::Resting);
+        }
+        Ok(written != Written::Lost)
     }
 
     fn done(&mut self, event: &DueEvent) {

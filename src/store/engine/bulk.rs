@@ -7,20 +7,20 @@ use super::error::StoreError;
 use crate::store::statement::{JsonRows, Sql, TableSpec, push_column_names};
 
 impl TableSpec {
-    fn insertion(&self, transaction: &Transaction, rows: &JsonRows) -> Sql {
-        let mut sql = transaction.sql();
+    /// Adds an insertion of the rows, to which a condition may be added.
+    pub(in crate::store) fn push_insertion(&self, sql: &mut Sql, rows: &JsonRows) {
         sql.push("INSERT INTO ").push(self.name).push(" (");
-        self.push_column_names(&mut sql);
+        self.push_column_names(sql);
         sql.push(") SELECT ");
-        self.push_column_names(&mut sql);
+        self.push_column_names(sql);
         sql.push(" FROM ");
-        self.push_batch(&mut sql, rows);
-        sql
+        self.push_batch(sql, rows);
     }
 
     /// An insertion up to `ON CONFLICT … DO`.
     fn insertion_on_conflict(&self, transaction: &Transaction, rows: &JsonRows) -> Sql {
-        let mut sql = self.insertion(transaction, rows);
+        let mut sql = transaction.sql();
+        self.push_insertion(&mut sql, rows);
         // Without WHERE, SQLite parses ON as part of a join.
         sql.push(" WHERE true ON CONFLICT (");
         push_column_names(&mut sql, &self.columns[..self.key]);
@@ -64,7 +64,9 @@ impl TableSpec {
         if rows.is_empty() {
             return Ok(());
         }
-        transaction.execute(self.insertion(transaction, rows)).await?;
+        let mut sql = transaction.sql();
+        self.push_insertion(&mut sql, rows);
+        transaction.execute(sql).await?;
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::database_file::{LOG, next_to};
+use super::database_file::{LOG, next_to, with_suffix};
 use super::location::DatabaseLocation;
 use crate::file_stamp::FileStamp;
 
@@ -40,9 +40,15 @@ impl CommitStamp {
     }
 
     fn read(file: &Path) -> Option<Self> {
+        let found = file.symlink_metadata().ok()?;
+        // Thousands of files are looked at each second, and few are links.
+        let (file, log) = if found.is_symlink() {
+            (FileStamp::of(file)?, next_to(file, LOG))
+        } else {
+            (FileStamp::from(&found), with_suffix(file, LOG))
+        };
         // The first connection creates an empty log, and the last one deletes it.
-        let log = FileStamp::of(&next_to(file, LOG)).filter(|log| log.size() > 0);
-        Some(Self { file: FileStamp::of(file)?, log })
+        Some(Self { file, log: FileStamp::of(&log).filter(|log| log.size() > 0) })
     }
 
     fn read_at(file: &Path, now: SystemTime) -> Option<Self> {

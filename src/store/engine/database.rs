@@ -237,6 +237,11 @@ impl Transaction {
         self.connection.command(text).await
     }
 
+    /// Runs the last statements and commits, on SQLite. Returns their rows.
+    pub(in crate::store) async fn fetch_and_commit(mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
+        self.connection.fetch_and_commit(sql).await
+    }
+
     pub(crate) async fn commit(mut self) -> Result<(), sqlx::Error> {
         self.connection.end_transaction("COMMIT").await
     }

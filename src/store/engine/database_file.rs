@@ -46,7 +46,14 @@ pub(crate) const SHARED_MEMORY: &str = "-shm";
 
 /// The file that SQLite creates next to a database, or next to the target of a symbolic link, with this suffix.
 pub(crate) fn next_to(database: &Path, end: &str) -> PathBuf {
-    let mut path = database.canonicalize().unwrap_or_else(|_| database.to_owned()).into_os_string();
+    // Looking for links in the whole path takes a call of the system for each folder, and leads to the same folder.
+    let target = if database.is_symlink() { database.canonicalize().ok() } else { None };
+    with_suffix(target.as_deref().unwrap_or(database), end)
+}
+
+/// The same of a file that is no symbolic link.
+pub(super) fn with_suffix(database: &Path, end: &str) -> PathBuf {
+    let mut path = database.to_owned().into_os_string();
     path.push(end);
     path.into()
 }

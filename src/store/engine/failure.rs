@@ -5,9 +5,19 @@
 
 use std::io;
 
+use sqlx::postgres::PgDatabaseError;
+
 use super::pooler;
 use super::write_access::ReadOnlyFile;
 use crate::metrics::DatabaseFailure;
+
+/// Whether the server refuses a statement that it knows by name, since a column that it returns has another type now. Under
+/// another name, as in a new session, it works.
+pub(super) fn is_stale_plan(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(error) = error else { return false };
+    let postgres = error.try_downcast_ref::<PgDatabaseError>();
+    postgres.is_some_and(|error| error.code() == "0A000" && error.routine() == Some("RevalidateCachedQuery"))
+}
 
 impl DatabaseFailure {
     /// The failure behind an error. None if the statement itself is at fault.
@@ -21,8 +31,14 @@ impl DatabaseFailure {
             sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::BeginFailed => Some(Self::Other),
             sqlx::Error::Database(database) => {
                 let code = database.code().unwrap_or_default();
-                if database.try_downcast_ref::<sqlx::postgres::PgDatabaseError>().is_some() {
-                    if pooler::is_full(database.message()) { Some(Self::Full) } else { Self::of_postgres(&code) }
+                if database.try_downcast_ref::<PgDatabaseError>().is_some() {
+                    if pooler::is_full(database.message()) {
+                        Some(Self::Full)
+                    } else if is_stale_plan(error) {
+                        Some(Self::Collision)
+                    } else {
+                        Self::of_postgres(&code)
+                    }
                 } else {
                     Self::of_sqlite(code.parse().ok()?)
                 }
@@ -51,6 +67,8 @@ impl DatabaseFailure {
                 "53" => Self::OutOfSpace,
                 // Operator intervention, system error.
                 "57" | "58" => Self::Other,
+                // undefined_table: the schema was dropped or renamed, or is being restored.
+                _ if code == "42P01" => Self::Other,
                 _ => return None,
             },
         })

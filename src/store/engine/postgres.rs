@@ -8,12 +8,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{AssertSqlSafe, Connection, Executor, Row as _};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Connection, Executor, Postgres, Row as _};
 
 use super::pool::connection::is_out_of_memory;
 use super::pooler::{self, Pooler, Pooling, our_path};
 use super::session::RowHandler;
+use super::session_attributes::SessionAttributes;
 use super::session_source::SchemaSetting;
 use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::DatabaseFailure;
@@ -69,8 +71,8 @@ pub(crate) struct PostgresSession {
     pub(super) connection: PgConnection,
     /// None if the session keeps its settings.
     settings: Option<Box<str>>,
-    /// If tenants share the session: the schema of the one that uses it.
-    schema: Option<SchemaSetting>,
+    /// If tenants share the session: the place in `served` of the one that uses it.
+    schema: Option<usize>,
     /// The schemas that it has served.
     served: Vec<SchemaSetting>,
 }
@@ -82,8 +84,12 @@ impl PostgresSession {
 
     /// Sets the schema of the next transactions.
     pub(super) fn use_schema(&mut self, schema: Option<&SchemaSetting>) {
-        self.schema = schema.cloned();
-        self.served.extend(schema.filter(|schema| !self.served.contains(schema)).cloned());
+        self.schema = schema.map(|schema| {
+            self.served.iter().position(|served| served == schema).unwrap_or_else(|| {
+                self.served.push(schema.clone());
+                self.served.len() - 1
+            })
+        });
     }
 
     pub(super) fn schemas_served(&self) -> &[SchemaSetting] {
@@ -97,7 +103,7 @@ impl PostgresSession {
 
     /// Begins a transaction with statements of which `BEGIN` is the first.
     pub(super) async fn begin(&mut self, begin: &'static str) -> Result<(), sqlx::Error> {
-        let settings = [self.settings.as_deref(), self.schema.as_ref().map(SchemaSetting::as_str)];
+        let settings = [self.settings.as_deref(), self.schema.map(|at| self.served[at].as_str())];
         match settings {
             [None, None] => self.connection.execute(begin).await.map(drop),
             settings => {
@@ -107,15 +113,9 @@ impl PostgresSession {
         }
     }
 
-    /// Whether a statement needs a transaction that makes settings for it. It is then not named, either: a pooler
-    /// loses names, and a named statement of shared sessions would be planned for another schema, mostly.
-    fn needs_transaction(&self) -> bool {
-        self.settings.is_some() || self.schema.is_some()
-    }
-
     /// Begins a transaction for a single statement if the statement needs one. Returns whether it did.
     pub(super) async fn begin_implicit(&mut self, in_transaction: bool) -> Result<bool, sqlx::Error> {
-        let needs_one = self.needs_transaction() && !in_transaction;
+        let needs_one = (self.settings.is_some() || self.schema.is_some()) && !in_transaction;
         if needs_one {
             self.begin(pooler::BEGIN).await?;
         }
@@ -142,9 +142,7 @@ impl PostgresSession {
     }
 
     pub(super) async fn fetch_each(&mut self, sql: Sql, each: &mut RowHandler<'_>) -> Result<(), sqlx::Error> {
-        let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
-        let query = sqlx::query_with(AssertSqlSafe(text), arguments).persistent(!self.needs_transaction());
-        let mut rows = query.fetch(&mut self.connection);
+        let mut rows = self.query(sql)?.fetch(&mut self.connection);
         while let Some(row) = rows.try_next().await? {
             each(Row::Postgres(row))?;
         }
@@ -152,50 +150,18 @@ impl PostgresSession {
     }
 
     pub(super) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
-        let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
-        let query = sqlx::query_with(AssertSqlSafe(text), arguments).persistent(!self.needs_transaction());
-        Ok(query.execute(&mut self.connection).await?.rows_affected())
-    }
-}
-
-/// The servers that are acceptable: libpq's `target_session_attrs`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum SessionAttributes {
-    #[default]
-    Any,
-    ReadWrite,
-    ReadOnly,
-    Primary,
-    Standby,
-}
-
-impl SessionAttributes {
-    pub(super) fn parse(value: &str) -> Option<Self> {
-        match value {
-            // With one host, there is nothing to prefer.
-            "any" | "prefer-standby" => Some(Self::Any),
-            "read-write" => Some(Self::ReadWrite),
-            "read-only" => Some(Self::ReadOnly),
-            "primary" => Some(Self::Primary),
-            "standby" => Some(Self::Standby),
-            _ => None,
-        }
+        Ok(self.query(sql)?.execute(&mut self.connection).await?.rows_affected())
     }
 
-    async fn require(self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        let (question, wanted, found) = match self {
-            Self::Any => return Ok(()),
-            Self::ReadWrite => ("current_setting('transaction_read_only') = 'off'", "read-write", "read-only"),
-            Self::ReadOnly => ("current_setting('transaction_read_only') = 'on'", "read-only", "writable"),
-            Self::Primary => ("NOT pg_is_in_recovery()", "primary", "a standby"),
-            Self::Standby => ("pg_is_in_recovery()", "standby", "a primary"),
-        };
-        let row = connection.fetch_one(AssertSqlSafe(format!("SELECT {question}"))).await?;
-        if row.try_get(0)? {
-            return Ok(());
+    /// A statement that the server keeps the plan of under a name, unless a pooler loses names. In a session that
+    /// tenants share, each schema has names of its own: one for all would be planned for another schema, mostly.
+    fn query(&self, sql: Sql) -> Result<Query<'static, Postgres, PgArguments>, sqlx::Error> {
+        let (mut text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
+        if let Some(schema) = self.schema {
+            text.push_str(" -- ");
+            text.push_str(&schema.to_string());
         }
-        let error = format!("the server is {found}, and the URL has target_session_attrs={wanted}");
-        Err(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::ConnectionRefused, error)))
+        Ok(sqlx::query_with(AssertSqlSafe(text), arguments).persistent(self.settings.is_none()))
     }
 }
 

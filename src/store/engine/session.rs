@@ -6,8 +6,8 @@
 //! every [`INSTRUCTIONS_PER_CHECK`] instructions, which interrupts the statement; the connection can then be used
 //! again.
 //!
-//! **SQLite keeps the statements of readers only.** A statement that writes has the programs of all triggers in it, up to
-//! 23 KB each, and is compiled in 2 to 50 microseconds: a small part of the transaction that it belongs to.
+//! **SQLite keeps no statement of a transaction**, unless it is soon repeated. One that writes has the programs of all triggers in
+//! it, up to 23 KB each, and is compiled in 2 to 50 microseconds: a small part of the transaction that it belongs to.
 
 use std::io;
 use std::path::Path;
@@ -16,8 +16,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{AssertSqlSafe, Connection, Executor, SqlSafeStr};
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection, Executor, SqlSafeStr, Sqlite};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
@@ -219,9 +220,7 @@ impl Session {
                 session.end_implicit(is_implicit, outcome).await
             }
             Self::Sqlite { connection, immutable, .. } => {
-                let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
-                let query = sqlx::query_with(AssertSqlSafe(text), arguments).persistent(!in_transaction);
-                let mut rows = query.fetch(connection);
+                let mut rows = sqlite_query(sql, in_transaction)?.fetch(connection);
                 while let Some(row) = rows.try_next().await? {
                     each(Row::Sqlite(row, RepairedTexts::default()))?;
                 }
@@ -243,9 +242,7 @@ impl Session {
                 session.end_implicit(is_implicit, outcome).await
             }
             Self::Sqlite { connection, .. } => {
-                let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
-                let query = sqlx::query_with(AssertSqlSafe(text), arguments).persistent(!in_transaction);
-                let done = query.execute(connection).await?;
+                let done = sqlite_query(sql, in_transaction)?.execute(connection).await?;
                 Ok(done.rows_affected())
             }
         }
@@ -343,6 +340,12 @@ impl Session {
             Ok(Err(_)) | Err(_) => None,
         }
     }
+}
+
+fn sqlite_query(sql: Sql, in_transaction: bool) -> Result<Query<'static, Sqlite, SqliteArguments>, sqlx::Error> {
+    let is_kept = sql.is_kept() || !in_transaction;
+    let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
+    Ok(sqlx::query_with(AssertSqlSafe(text), arguments).persistent(is_kept))
 }
 
 /// Whether a SQLite statement may continue; shared with the thread that runs it.

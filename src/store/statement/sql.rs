@@ -143,6 +143,7 @@ pub(crate) struct Sql {
     text: String,
     binds: Vec<Bind>,
     custom_plan: bool,
+    is_kept: bool,
 }
 
 /// The initial capacity of the text, in bytes.
@@ -153,7 +154,13 @@ const INITIAL_CAPACITY: usize = 1024;
 impl Sql {
     /// An empty statement.
     pub(crate) fn new(dialect: Dialect) -> Self {
-        Self { dialect, text: String::with_capacity(INITIAL_CAPACITY), binds: Vec::new(), custom_plan: false }
+        Self {
+            dialect,
+            text: String::with_capacity(INITIAL_CAPACITY),
+            binds: Vec::new(),
+            custom_plan: false,
+            is_kept: false,
+        }
     }
 
     /// Has Postgres plan this statement for its values each time: the right plan for one keyword or form is wrong for
@@ -162,6 +169,16 @@ impl Sql {
     pub(crate) fn force_custom_plan(&mut self) -> &mut Self {
         self.custom_plan = true;
         self
+    }
+
+    /// Has SQLite keep the compiled statement, as it does outside transactions by itself.
+    pub(in crate::store) fn keep(&mut self) {
+        self.is_kept = true;
+    }
+
+    /// Whether SQLite keeps the compiled statement also in a transaction.
+    pub(in crate::store) fn is_kept(&self) -> bool {
+        self.is_kept
     }
 
     /// Adds text that is a constant of the program.

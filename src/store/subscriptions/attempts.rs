@@ -1,10 +1,66 @@
-//! Reads the delivery log. Senders write it with their progress ([`super::progress`]).
+//! The delivery log. Senders write it with their progress ([`super::progress`]).
 
 use std::time::Duration;
 
-use super::{AttemptRecord, Event};
-use crate::store::statement::{Page, PageRequest, Row, Sql};
+use jiff::Timestamp;
+
+use super::Event;
+use crate::store::engine::Transaction;
+use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Page, PageRequest, Row, Sql, TableSpec};
 use crate::store::{Store, StoreError};
+
+/// How many attempts of a subscription the delivery log keeps.
+///
+/// Larger: the log takes more room, and each write prunes more. Smaller: integrators see less of what happened.
+const ATTEMPTS_KEPT: i64 = 500;
+
+/// For how long the delivery log keeps an attempt.
+///
+/// Larger: as for [`ATTEMPTS_KEPT`]. Smaller: an attempt before a long holiday can't be looked at.
+const ATTEMPTS_KEPT_FOR: Duration = Duration::from_hours(30 * 24);
+
+const ATTEMPTS: TableSpec = TableSpec {
+    name: "webhook_attempts",
+    columns: &[
+        ("subscription_id", "bigint"),
+        ("event_id", "text"),
+        ("event", "text"),
+        ("submission_id", "bigint"),
+        ("attempt", "bigint"),
+        ("at", "timestamptz"),
+        ("duration_ms", "bigint"),
+        ("accepted", "boolean"),
+        ("status", "bigint"),
+        ("error", "text"),
+        ("response", "text"),
+    ],
+    key: 0,
+};
+
+/// An attempt, for the delivery log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttemptRecord {
+    /// The event's id.
+    pub event_id: String,
+    /// Its type.
+    pub event: Event,
+    /// The submission.
+    pub submission: i64,
+    /// The number of the attempt, from 1.
+    pub attempt: u32,
+    /// When it began.
+    pub at: Timestamp,
+    /// How long it took.
+    pub took: Duration,
+    /// Whether the receiver accepted the event.
+    pub accepted: bool,
+    /// The status of the answer, if there was one.
+    pub status: Option<u16>,
+    /// Why there was none.
+    pub error: Option<String>,
+    /// The beginning of the answer's body.
+    pub response: Option<String>,
+}
 
 impl AttemptRecord {
     fn read(row: &Row) -> Result<Option<Self>, sqlx::Error> {
@@ -48,7 +104,7 @@ impl Store {
         let mut sql = reader.sql();
         sql.push("SELECT event_id, event, submission_id, attempt, at, duration_ms, accepted, status, error, response");
         write_from(&mut sql, subscription, accepted);
-        sql.push(" ORDER BY id DESC LIMIT ").bind(i64::from(page.size)).push(" OFFSET ").bind(page.offset());
+        sql.push(" ORDER BY at DESC, id DESC LIMIT ").bind(i64::from(page.size)).push(" OFFSET ").bind(page.offset());
         let rows = reader.fetch_all(sql).await?;
         let items = rows.iter().filter_map(|row| AttemptRecord::read(row).transpose()).collect::<Result<_, _>>()?;
         Ok(Some(Page { items, total: u64::try_from(total).expect("a count is not negative") }))
@@ -60,4 +116,53 @@ fn write_from(sql: &mut Sql, subscription: i64, accepted: Option<bool>) {
     if let Some(accepted) = accepted {
         sql.push(if accepted { " AND accepted" } else { " AND NOT accepted" });
     }
+}
+
+/// Adds the statement that adds attempts to the delivery log, up to its condition.
+pub(super) fn write_added(sql: &mut Sql, subscription: i64, attempts: &[AttemptRecord]) {
+    ATTEMPTS.push_insertion(sql, &attempt_rows(subscription, attempts, sql.dialect()));
+    sql.push(" WHERE ");
+}
+
+pub(super) async fn write_attempts(
+    transaction: &mut Transaction,
+    subscription: i64,
+    attempts: &[AttemptRecord],
+) -> Result<(), StoreError> {
+    if attempts.is_empty() {
+        return Ok(());
+    }
+    let rows = attempt_rows(subscription, attempts, transaction.dialect());
+    ATTEMPTS.insert(transaction, &rows).await
+}
+
+fn attempt_rows(subscription: i64, attempts: &[AttemptRecord], dialect: Dialect) -> JsonRows {
+    let mut rows = JsonRows::new();
+    for attempt in attempts {
+        rows.push(&(
+            subscription,
+            &attempt.event_id,
+            attempt.event.as_str(),
+            attempt.submission,
+            attempt.attempt,
+            JsonTimestamp::new(attempt.at, dialect),
+            u64::try_from(attempt.took.as_millis()).unwrap_or(u64::MAX),
+            attempt.accepted,
+            attempt.status,
+            &attempt.error,
+            &attempt.response,
+        ));
+    }
+    rows
+}
+
+/// Removes the attempts of a subscription that are no longer kept.
+pub(super) async fn prune_attempts(transaction: &mut Transaction, subscription: i64) -> Result<(), StoreError> {
+    let mut sql = transaction.sql();
+    sql.push("DELETE FROM webhook_attempts WHERE subscription_id = ").bind(subscription);
+    sql.push(" AND (at < ").bind(Timestamp::now() - ATTEMPTS_KEPT_FOR);
+    sql.push(" OR id <= (SELECT id FROM webhook_attempts WHERE subscription_id = ").bind(subscription);
+    sql.push(" ORDER BY id DESC LIMIT 1 OFFSET ").bind(ATTEMPTS_KEPT).push("))");
+    transaction.execute(sql).await?;
+    Ok(())
 }

@@ -237,6 +237,7 @@ impl Store {
         busy: &HashSet<i64>,
     ) -> Result<DueEvents, StoreError> {
         let mut reader = self.database.reader().await?;
+        reader.keep_statements();
         reader.begin_reading().await?;
         let mut events = set_aside(&mut reader, leased, limit).await?;
         let of = Sought { event: leased.event, form: leased.form, subscription: leased.id, busy };

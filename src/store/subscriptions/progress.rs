@@ -5,44 +5,17 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::LeasedSubscription;
+use super::attempts::{AttemptRecord, prune_attempts, write_added, write_attempts};
 use super::lease::LEASE;
-use super::{Event, LeasedSubscription};
 use crate::store::engine::Transaction;
-use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Sql, TableSpec};
+use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Row, Sql, TableSpec};
 use crate::store::{Store, StoreError};
-
-/// How many attempts of a subscription the delivery log keeps.
-///
-/// Larger: the log takes more room, and each write prunes more. Smaller: integrators see less of what happened.
-const ATTEMPTS_KEPT: i64 = 500;
-
-/// For how long the delivery log keeps an attempt.
-///
-/// Larger: as for [`ATTEMPTS_KEPT`]. Smaller: an attempt before a long holiday can't be looked at.
-const ATTEMPTS_KEPT_FOR: Duration = Duration::from_hours(30 * 24);
 
 /// How many events of a subscription may be set aside: they take up to 256 KiB each.
 ///
 /// Larger: a database grows by more. Smaller: a receiver that refuses some events is paused as a whole earlier.
 const MAX_SET_ASIDE: i64 = 100;
-
-const ATTEMPTS: TableSpec = TableSpec {
-    name: "webhook_attempts",
-    columns: &[
-        ("subscription_id", "bigint"),
-        ("event_id", "text"),
-        ("event", "text"),
-        ("submission_id", "bigint"),
-        ("attempt", "bigint"),
-        ("at", "timestamptz"),
-        ("duration_ms", "bigint"),
-        ("accepted", "boolean"),
-        ("status", "bigint"),
-        ("error", "text"),
-        ("response", "text"),
-    ],
-    key: 0,
-};
 
 const EVENTS: TableSpec = TableSpec {
     name: "webhook_events",
@@ -59,31 +32,6 @@ const EVENTS: TableSpec = TableSpec {
     ],
     key: 2,
 };
-
-/// An attempt, for the delivery log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AttemptRecord {
-    /// The event's id.
-    pub event_id: String,
-    /// Its type.
-    pub event: Event,
-    /// The submission.
-    pub submission: i64,
-    /// The number of the attempt, from 1.
-    pub attempt: u32,
-    /// When it began.
-    pub at: Timestamp,
-    /// How long it took.
-    pub took: Duration,
-    /// Whether the receiver accepted the event.
-    pub accepted: bool,
-    /// The status of the answer, if there was one.
-    pub status: Option<u16>,
-    /// Why there was none.
-    pub error: Option<String>,
-    /// The beginning of the answer's body.
-    pub response: Option<String>,
-}
 
 /// An event whose attempt failed. Its next attempt sends the same bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,8 +155,12 @@ impl Store {
         leased: &LeasedSubscription,
         progress: &Progress<'_>,
     ) -> Result<Written, StoreError> {
-        if self.database.dialect() == Dialect::Postgres && progress.adds_only(leased) {
-            return self.write_plain_progress(leased, progress).await;
+        if progress.adds_only(leased) {
+            let row = match self.database.dialect() {
+                Dialect::Postgres => self.write_plain_progress(leased, progress).await?,
+                Dialect::Sqlite => self.write_plain_progress_to_file(leased, progress).await?,
+            };
+            return row.map_or(Ok(Written::Lost), |row| Ok(progress.written(&row.get::<String>(0)?)));
         }
         let mut transaction = self.database.begin().await?;
         if transaction.dialect() == Dialect::Postgres {
@@ -230,30 +182,40 @@ impl Store {
         Ok(progress.written(&row.get::<String>(0)?))
     }
 
-    /// Writes progress on Postgres that only adds attempts, by one statement: a transaction takes five round trips.
+    /// Writes progress on Postgres that only adds attempts, by one statement: a transaction takes five round trips. Returns
+    /// the state; none if the lease is another sender's.
     async fn write_plain_progress(
         &self,
         leased: &LeasedSubscription,
         progress: &Progress<'_>,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<Option<Row>, StoreError> {
         let mut writer = self.database.writer().await?;
         let mut sql = writer.sql();
         sql.push("WITH written AS (");
         write_update(&mut sql, leased, progress);
-        sql.push("), added AS (INSERT INTO ").push(ATTEMPTS.name).push(" (");
-        ATTEMPTS.push_column_names(&mut sql);
-        sql.push(") SELECT ");
-        ATTEMPTS.push_column_names(&mut sql);
-        sql.push(" FROM ");
-        ATTEMPTS.push_batch(&mut sql, &attempt_rows(leased.id, progress.attempts, Dialect::Postgres));
-        sql.push(" WHERE EXISTS (SELECT FROM written)) ");
+        sql.push("), added AS (");
+        write_added(&mut sql, leased.id, progress.attempts);
+        sql.push("EXISTS (SELECT FROM written)) ");
         // What a crash of the server loses is delivered once more.
         sql.push("SELECT state, set_config('synchronous_commit', 'off', true) FROM written");
-        let row = writer.fetch_optional(sql).await?;
-        Ok(match row {
-            Some(row) => progress.written(&row.get::<String>(0)?),
-            None => Written::Lost,
-        })
+        Ok(writer.fetch_optional(sql).await?)
+    }
+
+    /// The same on SQLite, by statements that are kept and reach its thread together.
+    async fn write_plain_progress_to_file(
+        &self,
+        leased: &LeasedSubscription,
+        progress: &Progress<'_>,
+    ) -> Result<Option<Row>, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        transaction.connection().keep_statements();
+        let mut sql = transaction.sql();
+        // First, since the update may end the lease.
+        write_added(&mut sql, leased.id, progress.attempts);
+        sql.push("EXISTS (SELECT 1 FROM subscriptions WHERE id = ").bind(leased.id);
+        sql.push(" AND leased_by = ").bind(leased.holder.as_str()).push("); ");
+        write_update(&mut sql, leased, progress);
+        Ok(transaction.fetch_and_commit(sql).await?.pop())
     }
 
     /// Whether another event of a subscription may be set aside.
@@ -337,47 +299,4 @@ async fn write_events(
         ));
     }
     EVENTS.upsert(transaction, &rows).await
-}
-
-async fn write_attempts(
-    transaction: &mut Transaction,
-    subscription: i64,
-    attempts: &[AttemptRecord],
-) -> Result<(), StoreError> {
-    if attempts.is_empty() {
-        return Ok(());
-    }
-    let rows = attempt_rows(subscription, attempts, transaction.dialect());
-    ATTEMPTS.insert(transaction, &rows).await
-}
-
-fn attempt_rows(subscription: i64, attempts: &[AttemptRecord], dialect: Dialect) -> JsonRows {
-    let mut rows = JsonRows::new();
-    for attempt in attempts {
-        rows.push(&(
-            subscription,
-            &attempt.event_id,
-            attempt.event.as_str(),
-            attempt.submission,
-            attempt.attempt,
-            JsonTimestamp::new(attempt.at, dialect),
-            u64::try_from(attempt.took.as_millis()).unwrap_or(u64::MAX),
-            attempt.accepted,
-            attempt.status,
-            &attempt.error,
-            &attempt.response,
-        ));
-    }
-    rows
-}
-
-/// Removes the attempts of a subscription that are no longer kept.
-async fn prune_attempts(transaction: &mut Transaction, subscription: i64) -> Result<(), StoreError> {
-    let mut sql = transaction.sql();
-    sql.push("DELETE FROM webhook_attempts WHERE subscription_id = ").bind(subscription);
-    sql.push(" AND (at < ").bind(Timestamp::now() - ATTEMPTS_KEPT_FOR);
-    sql.push(" OR id <= (SELECT id FROM webhook_attempts WHERE subscription_id = ").bind(subscription);
-    sql.push(" ORDER BY id DESC LIMIT 1 OFFSET ").bind(ATTEMPTS_KEPT).push("))");
-    transaction.execute(sql).await?;
-    Ok(())
 }

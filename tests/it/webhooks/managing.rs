@@ -1,5 +1,7 @@
 //! Pausing, resuming and rotating a subscription, and what it shows of itself.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::scene::{Scene, envelope, events, received, without_delivery};
@@ -57,6 +59,28 @@ on_both_databases! {
         let delivered = scene.subscription(id).await;
         assert_eq!((&delivered["pending"], &delivered["state"]), (&json!(0), &json!("active")));
         assert!(delivered["last_success_at"].is_string(), "{delivered}");
+    }
+
+    async fn requests_that_run_when_a_subscription_is_paused_are_finished_and_not_repeated(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        // The second answer is much later than the first, which is written meanwhile.
+        let late = |nth: usize| [vec![Act::Pause(Duration::from_secs(3 + 2 * nth as u64))], Act::status(200)].concat();
+        let receiver = Receiver::start(move |nth| if nth < 2 { late(nth) } else { Act::status(200) }).await;
+        let id = &scene.subscribe(&receiver, "submission.created", None).await["id"];
+        scene.insert(1, 1, "x").await;
+        scene.insert(2, 1, "x").await;
+        received(&receiver, 2).await;
+        scene.acted(id, "pause", &json!({})).await;
+        scene.wait_for("SELECT count(*) FROM webhook_attempts WHERE accepted", 2).await;
+        scene.wait_for("SELECT count(*) FROM subscriptions WHERE leased_by IS NULL", 1).await;
+        assert_eq!(scene.subscription(id).await["state"], "paused");
+        scene.insert(3, 1, "x").await;
+        scene.acted(id, "resume", &json!({})).await;
+        received(&receiver, 3).await;
+        scene.wait_until_delivered().await;
+        let mut names: Vec<String> = events(&receiver.requests()).into_iter().map(|(_, id)| id).collect();
+        names.sort();
+        assert_eq!(names, ["sub_1", "sub_2", "sub_3"]);
     }
 
     async fn a_failing_receiver_shows_why_and_is_tried_at_once_when_it_is_resumed(engine: Engine) {

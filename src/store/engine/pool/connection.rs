@@ -4,7 +4,7 @@
 //! cancellation when the request is gone. Dropping a `PooledConnection` puts the connection back in a clean state: a
 //! running statement is cancelled and an open transaction rolled back first.
 
-mod begin;
+mod transaction;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ use crate::store::engine::breaker::{BreakerPermit, TRIAL_LIMIT};
 use crate::store::engine::connections::ConnectionPermit;
 use crate::store::engine::database::WriterTurn;
 use crate::store::engine::database_time::Timing;
+use crate::store::engine::failure::is_stale_plan;
 use crate::store::engine::limits::DatabaseLimits;
 use crate::store::engine::pooler::Pooler;
 use crate::store::engine::session::{RowHandler, Session, timed_out};
@@ -73,6 +74,8 @@ pub(crate) struct PooledConnection {
     in_transaction: bool,
     /// Its buffers have grown large.
     was_large: bool,
+    /// Its statements are soon repeated.
+    keeps_statements: bool,
 }
 
 impl PooledConnection {
@@ -99,6 +102,7 @@ impl PooledConnection {
             lost: false,
             in_transaction: false,
             was_large: false,
+            keeps_statements: false,
         }
     }
 
@@ -136,6 +140,12 @@ impl PooledConnection {
         self.limit = self.limit.map(|_| limit);
     }
 
+    /// Has SQLite keep the statements of this checkout, also those of a transaction: for a caller that runs them again and
+    /// again. They take up to 30 KB each until other statements take their place.
+    pub(in crate::store) fn keep_statements(&mut self) {
+        self.keeps_statements = true;
+    }
+
     /// All rows of a statement. They count against the memory of the current request.
     pub(crate) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
         let mut rows = Vec::new();
@@ -165,10 +175,13 @@ impl PooledConnection {
 
     async fn fetch_once(
         &mut self,
-        sql: Sql,
+        mut sql: Sql,
         received: &mut usize,
         each: &mut RowHandler<'_>,
     ) -> Result<(), StatementFailure> {
+        if self.keeps_statements {
+            sql.keep();
+        }
         let mut each = |row: Row| {
             *received += row.bytes();
             each(row)
@@ -214,15 +227,6 @@ impl PooledConnection {
         self.record(began, outcome)
     }
 
-    /// Ends the transaction with `COMMIT` or `ROLLBACK`.
-    pub(in crate::store) async fn end_transaction(&mut self, end: &'static str) -> Result<(), sqlx::Error> {
-        let began = Instant::now();
-        let limit = self.start_statement();
-        let outcome = timed(limit, self.session().command(end)).await;
-        self.in_transaction = outcome.is_err();
-        self.record(began, outcome)
-    }
-
     /// Called before each statement. Returns how long to wait for it.
     fn start_statement(&mut self) -> Option<Duration> {
         self.running = true;
@@ -240,9 +244,8 @@ impl PooledConnection {
         self.lost |= matches!(outcome, Err(StatementFailure::Error(error)) if is_out_of_memory(error));
         if let Err(StatementFailure::Error(error)) = outcome {
             self.pool.detect_pooler(error);
+            self.lost |= Pooler::of_lost_statement(error).is_some() || is_stale_plan(error);
         }
-        self.lost |=
-            matches!(outcome, Err(StatementFailure::Error(error)) if Pooler::of_lost_statement(error).is_some());
         self.lost |= matches!(outcome, Err(StatementFailure::Error(error)) if match DatabaseFailure::of(error) {
             Some(DatabaseFailure::Lost) => true,
             // If SQLite may not write, it opens the file read-only, and the connection stays read-only. One that readers

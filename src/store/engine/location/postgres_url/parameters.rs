@@ -14,7 +14,8 @@ use url::form_urlencoded::Serializer;
 use super::settings;
 use crate::store::engine::location::InvalidLocation;
 use crate::store::engine::pooler::Pooling;
-use crate::store::engine::postgres::{CONNECT_LIMIT, PostgresServer, SessionAttributes};
+use crate::store::engine::postgres::{CONNECT_LIMIT, PostgresServer};
+use crate::store::engine::session_attributes::SessionAttributes;
 
 /// The parameters that have an effect, in addition to `options[NAME]`.
 pub(in crate::store::engine::location) const SUPPORTED: [&str; 19] = [
@@ -174,7 +175,7 @@ impl Parameters {
                 self.words.extend(words);
             }
             "schema" => {
-                let expected = "one schema of your own, whose name has at most 63 bytes";
+                let expected = "one schema of your own, whose name has at most 63 bytes and no control characters";
                 expect(is_schema(value) && self.schema.is_none(), name, expected)?;
                 self.settings.push(("search_path".to_owned(), format!("\"{}\"", value.replace('"', "\"\""))));
                 self.schema = Some(value.to_owned());
@@ -256,7 +257,7 @@ impl Parameters {
 /// could be the same.
 pub(super) fn is_schema(name: &str) -> bool {
     let is_of_postgres = name.starts_with("pg_") || name == "information_schema";
-    (1..=63).contains(&name.len()) && !name.contains('\0') && !is_of_postgres
+    (1..=63).contains(&name.len()) && !name.contains(char::is_control) && !is_of_postgres
 }
 
 /// Whether a text can be the host of a server: a name, an address, or the directory of a socket.

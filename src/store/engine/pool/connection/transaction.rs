@@ -1,4 +1,4 @@
-//! How a transaction begins on a connection.
+//! How a transaction begins on a connection, and ends.
 //!
 //! On SQLite, one that writes takes the write lock at once, so that it can't fail for the lock half-way. Owns the tries
 //! while another program holds it; [`crate::store::engine::write_lock`] owns the pauses between them.
@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::{PooledConnection, StatementFailure, timed};
 use crate::store::engine::pool::BeginWriting;
 use crate::store::engine::write_lock::{Backoff, is_held};
-use crate::store::statement::Dialect;
+use crate::store::statement::{Dialect, Row, Sql};
 
 /// Begins a transaction that writes to a SQLite file, without waiting for its lock. Reading goes on waiting for a
 /// program that has locked the whole file.
@@ -44,6 +44,24 @@ impl PooledConnection {
             })
             .await?;
         self.record(began, outcome)
+    }
+
+    /// Ends the transaction with `COMMIT` or `ROLLBACK`.
+    pub(in crate::store) async fn end_transaction(&mut self, end: &'static str) -> Result<(), sqlx::Error> {
+        let began = Instant::now();
+        let limit = self.start_statement();
+        let outcome = timed(limit, self.session().command(end)).await;
+        self.in_transaction = outcome.is_err();
+        self.record(began, outcome)
+    }
+
+    /// Runs the last statements of a transaction and commits, all at once: each wait for SQLite's thread costs as much as a
+    /// short statement. Only SQLite takes several statements with values. Returns the rows of all of them.
+    pub(in crate::store) async fn fetch_and_commit(&mut self, mut sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
+        sql.push("; COMMIT");
+        let rows = self.fetch_all(sql).await?;
+        self.in_transaction = false;
+        Ok(rows)
     }
 
     async fn begin_with_write_lock(
@@ -128,7 +146,7 @@ mod tests {
     async fn busy_timeout(session: &mut Session) -> i64 {
         let (mut sql, mut value) = (Sql::new(session.dialect()), 0);
         sql.push("PRAGMA busy_timeout");
-        let mut read = |row: crate::store::statement::Row| {
+        let mut read = |row: Row| {
             value = row.get(0)?;
             Ok(())
         };
