@@ -199,7 +199,7 @@ impl Store {
         position.write_condition(&mut sql, "g.id");
         sql.push(" ORDER BY g.id");
         position.write_limit(&mut sql);
-        sql.push(") AS g").push_each(totals::COUNTED_MEMBERS).push(" ORDER BY g.id) AS g)");
+        sql.push(") AS g").push_each(totals::CHANGES_OF_MEMBERS).push(" ORDER BY g.id) AS g)");
         let row = reader.fetch_one(sql).await?;
         drop(reader);
         self.note_pending(row.get(1)?);

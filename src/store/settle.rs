@@ -64,7 +64,8 @@ const FLUSH_PENDING_LISTS: &str = "SELECT gin_clean_pending_list(oid) FROM pg_cl
 
 /// Most of its time goes to the statistics of character pairs. Without them, a keyword of two characters that most
 /// documents contain takes twice as long.
-const ANALYZE: &str = "ANALYZE listed_submissions, listed_documents, listed_terms, listed_by_label, listed_counts";
+const ANALYZE: &str =
+    "ANALYZE listed_submissions, listed_documents, listed_terms, listed_by_label, listed_counts, listed_totals";
 
 /// After how many settled notes the intake of Postgres is vacuumed.
 ///

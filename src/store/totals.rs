@@ -117,17 +117,19 @@ pub(super) const MEMBERS_OF_ONE: [&str; 2] = [
     "coalesce((SELECT listed FROM listed_totals WHERE counted = 'members' AND key = g.id), 0)",
 ];
 
-/// Tables to join to groups `g`, for [`MEMBERS_OF_EACH`]. The changes are read once, however many groups there are.
-pub(super) const COUNTED_MEMBERS: [&str; 2] = [
-    " LEFT JOIN listed_totals t ON t.counted = 'members' AND t.key = g.id \
-        LEFT JOIN (SELECT key, CAST(sum(listed) AS bigint) AS listed FROM listed_total_changes \
+/// A table to join to groups `g`, for [`MEMBERS_OF_EACH`]. The changes are read once, however many groups there are.
+pub(super) const CHANGES_OF_MEMBERS: [&str; 2] = [
+    " LEFT JOIN (SELECT key, CAST(sum(listed) AS bigint) AS listed FROM listed_total_changes \
         WHERE counted = 'members' GROUP BY key) AS c ON c.key = g.id",
-    " LEFT JOIN listed_totals t ON t.counted = 'members' AND t.key = g.id",
+    "",
 ];
 
-/// An expression: how many members each group has.
-pub(super) const MEMBERS_OF_EACH: [&str; 2] =
-    ["coalesce(t.listed, 0) + coalesce(c.listed, 0)", "coalesce(t.listed, 0)"];
+/// An expression: how many members each group has. Looked up for each, not joined: Postgres would join by sorting the counts of all
+/// groups, until its statistics know how many there are.
+pub(super) const MEMBERS_OF_EACH: [&str; 2] = [
+    "coalesce((SELECT listed FROM listed_totals WHERE counted = 'members' AND key = g.id), 0) + coalesce(c.listed, 0)",
+    "coalesce((SELECT listed FROM listed_totals WHERE counted = 'members' AND key = g.id), 0)",
+];
 
 /// An expression: how many changes are not added up yet.
 pub(super) const PENDING: [&str; 2] = ["(SELECT count(*) FROM listed_total_changes)", "0"];
