@@ -4,10 +4,16 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
-use super::scene::{AT_ONCE, PATIENCE, Scene};
+use super::scene::{PATIENCE, Scene};
 use crate::support::answer::Answer;
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site};
+
+/// How long what is slow here takes, in seconds.
+const SLOW: f64 = 2.0;
+
+/// Less than one wait for something slow, and far more than an answer takes on a loaded machine.
+const AT_ONCE: Duration = Duration::from_millis(1500);
 
 /// Makes each reading of forms take so long.
 async fn slow_down(database: &Database, seconds: f64) {
@@ -36,11 +42,11 @@ async fn a_busy_pool_is_waited_for_a_moment_and_its_breaker_stays_closed() {
     let mut scene = Scene::with(site, Engine::Postgres, |tenant| tenant.set("max_connections", 2));
     assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
     let database = Database::connect(scene.site.database_url("acme")).await;
-    slow_down(&database, 0.7).await;
+    slow_down(&database, SLOW).await;
     let answers = at_once(&scene, 10).await;
     assert_eq!((count(&answers, 200), count(&answers, 503)), (2, 8));
     for (answer, took) in &answers {
-        assert!(answer.status != 503 || *took < Duration::from_millis(300) + AT_ONCE, "refused after {took:?}");
+        assert!(answer.status != 503 || *took < AT_ONCE, "refused after {took:?}");
     }
     assert_eq!(scene.count(r#"formgate_database_refused_total{reason="wait"}"#).await, 8);
     assert_eq!(scene.count("formgate_database_breaker_trips_total").await, 0);
@@ -73,7 +79,7 @@ async fn past_the_requests_in_flight_a_tenant_is_refused_at_once() {
     let mut scene = Scene::with(Site::new(), Engine::Postgres, |tenant| tenant.set("max_in_flight", 4));
     assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
     let database = Database::connect(scene.site.database_url("acme")).await;
-    slow_down(&database, 0.5).await;
+    slow_down(&database, SLOW).await;
     let answers = at_once(&scene, 12).await;
     assert_eq!((count(&answers, 200), count(&answers, 503)), (4, 8));
     for (answer, took) in answers.iter().filter(|(answer, _)| answer.status == 503) {
@@ -95,10 +101,10 @@ async fn a_flood_of_unknown_tokens_does_not_lock_out_known_ones() {
     let database = Database::connect(scene.site.database_url("acme")).await;
     // Looking up a token that is not remembered takes long.
     database
-        .execute(
+        .execute(&format!(
             "ALTER TABLE tokens RENAME TO tokens_table; \
-             CREATE VIEW tokens AS SELECT t.* FROM pg_sleep(0.5) s JOIN tokens_table t ON true",
-        )
+             CREATE VIEW tokens AS SELECT t.* FROM pg_sleep({SLOW}) s JOIN tokens_table t ON true"
+        ))
         .await;
     let strangers = join_all((0..100).map(|_| async {
         let token = formgate::tenant::token::PresentedToken::generate();

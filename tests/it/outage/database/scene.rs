@@ -87,11 +87,19 @@ impl Scene {
         assert!(quick >= 18, "only {quick} of 20 were refused at once");
     }
 
-    /// The tenant that is not broken is served as ever.
+    /// The tenant that is not broken is served as ever. On a machine so loaded that this takes longer, another time: who waits
+    /// for the broken database waits every time.
     pub(super) async fn others_are_served(&self) {
-        let began = Instant::now();
-        assert_eq!(self.globex.get("/api/v1/form").send().await.status, 200, "the other tenant");
-        assert!(began.elapsed() < AT_ONCE, "the other tenant waits {:?}", began.elapsed());
+        let mut took = Duration::MAX;
+        for _ in 0..5 {
+            let began = Instant::now();
+            assert_eq!(self.globex.get("/api/v1/form").send().await.status, 200, "the other tenant");
+            took = took.min(began.elapsed());
+            if took < AT_ONCE {
+                break;
+            }
+        }
+        assert!(took < AT_ONCE, "the other tenant waits {took:?}");
     }
 
     /// The tenant is served again, by itself.

@@ -15,6 +15,9 @@ use crate::support::redis::Redis;
 /// The store's time limit here. Longer than the default, so that a busy machine is not taken for a slow store.
 pub(super) const TIME_LIMIT: Duration = Duration::from_millis(300);
 
+/// The longest that the store, and its time limit, may hold up an answer.
+const LONGEST: Duration = Duration::from_millis(1500);
+
 /// What the log says when the store goes away.
 pub(super) const GONE: &str = "; applying on_redis_failure = ";
 
@@ -121,5 +124,35 @@ impl Callers {
             answers.extend(caller.await.expect("no caller panics"));
         }
         answers
+    }
+
+    /// How long the slowest answer took.
+    pub(super) fn slowest(answers: &[(u16, Duration)]) -> Duration {
+        answers.iter().map(|(_, took)| *took).max().expect("there were answers")
+    }
+}
+
+/// A caller of a node that has no Redis, and waits for the machine only.
+pub(super) struct Undisturbed {
+    callers: Callers,
+    _node: Node,
+    _site: Site,
+}
+
+impl Undisturbed {
+    pub(super) fn start() -> Self {
+        let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(100_000).write();
+        site.migrate();
+        let token = site.token("acme", "tests");
+        let node = site.start();
+        let callers = Callers::start(1, &node.client().to(&site.host("acme")).with(&token));
+        Self { callers, _node: node, _site: site }
+    }
+
+    /// Stops it, and holds the slowest answer of others against its own: one that took longer waited for the store.
+    pub(super) async fn explains(self, slowest: Duration) {
+        let own = Callers::slowest(&self.callers.stop().await);
+        let limit = LONGEST + own;
+        assert!(slowest < limit, "an answer took {slowest:?}; {own:?} without Redis");
     }
 }
