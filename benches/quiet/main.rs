@@ -7,7 +7,8 @@
 //!
 //! Parts, in turn: `postgres` with a database or a schema each, `pgbouncer` between the node and Postgres, `fastify` as a
 //! peer, `load` with all files open and with a fifth of them, `closed` against a bare loop of the same library, `memory` of
-//! open files, and `sync`, in which each sync of the disk takes 100 ms. Naming parts runs only those.
+//! open files, and `sync`, in which each sync of the disk takes 100 ms. Naming parts runs only those. `period` runs only if
+//! it is named: a load for more than an hour, after which the times of last use of all accounts are due to be written.
 
 #![expect(clippy::print_stdout, reason = "the figures are the result")]
 
@@ -34,10 +35,13 @@ use load::{Load, Outcome};
 use node::{Measured, Node};
 use world::World;
 
-const PARTS: [&str; 7] = ["postgres", "pgbouncer", "fastify", "load", "closed", "memory", "sync"];
+const PARTS: [&str; 8] = ["postgres", "pgbouncer", "fastify", "load", "closed", "memory", "sync", PERIOD];
 
 /// The parts that need SQLite files.
-const ON_SQLITE: [&str; 4] = ["load", "closed", "memory", "sync"];
+const ON_SQLITE: [&str; 5] = ["load", "closed", "memory", "sync", PERIOD];
+
+/// The part that takes longer than all others.
+const PERIOD: &str = "period";
 
 /// What the command line asks for.
 struct Arguments {
@@ -65,7 +69,7 @@ impl Arguments {
     }
 
     fn has(&self, part: &str) -> bool {
-        self.parts.is_empty() || self.parts.iter().any(|named| named == part)
+        self.parts.is_empty() && part != PERIOD || self.parts.iter().any(|named| named == part)
     }
 }
 
@@ -104,6 +108,25 @@ async fn main() -> anyhow::Result<()> {
     }
     if arguments.has("sync") {
         slow_sync::measure(&world).await?;
+    }
+    if arguments.has(PERIOD) {
+        period(&world, arguments.rate).await?;
+    }
+    Ok(())
+}
+
+/// The mix of calls with a fifth of the files open, before and after the times of last use become due. They are written once an
+/// hour, and each account is called within the first minute.
+async fn period(world: &World, rate: f64) -> anyhow::Result<()> {
+    world.configure(world.accounts / 5)?;
+    let node = Node::start(world, &[])?;
+    load::call_each(node.address, world).await?;
+    for (what, minutes) in [("at first", 10), ("then", 49), ("when times are due", 10)] {
+        let length = Duration::from_secs(60 * minutes);
+        let before = node.measure().await?;
+        let outcome = load::run(node.address, world, &Load { rate, length }).await?;
+        let after = node.measure().await?;
+        println!("  {what}, {minutes} minutes: {}", figures(&before, &after, &outcome, length));
     }
     Ok(())
 }

@@ -72,17 +72,18 @@ impl Side<'_> {
     async fn measure(&self, world: &World, load: &Load) -> anyhow::Result<Outcome> {
         // Each account is called once, so that what can be open is.
         load::call_each(self.address, world).await?;
-        let before = self.cpu()?;
+        let (before, opened) = (self.cpu()?, self.sessions()?);
         let outcome = load::run(self.address, world, load).await?;
-        let after = self.cpu()?;
+        let (after, opened) = (self.cpu()?, self.sessions()? - opened);
         let answers = outcome.times.len() as f64;
         let [own, pooler, server] = [0, 1, 2].map(|at| (after[at] - before[at]).as_secs_f64() * 1e3 / answers);
         let (pooler, held) = (self.pooler.map(|_| format!("PgBouncer {pooler:.2}, ")), self.own.held());
         println!(
-            "  {}: CPU of an answer: own {own:.2}, {}Postgres {server:.2} ms; p50 {:.1} ms, p99 {:.1} ms, p99.9 {:.1} ms; \
-             answers {:?}; {:.0} MB, {} descriptors",
+            "  {}: CPU of an answer: own {own:.2}, {}Postgres {server:.2} ms; {:.2} connections opened for each; \
+             p50 {:.1} ms, p99 {:.1} ms, p99.9 {:.1} ms; answers {:?}; {:.0} MB, {} descriptors",
             self.what,
             pooler.unwrap_or_default(),
+            opened as f64 / answers,
             outcome.percentile(0.5),
             outcome.percentile(0.99),
             outcome.percentile(0.999),
@@ -91,6 +92,12 @@ impl Side<'_> {
             held.files
         );
         Ok(outcome)
+    }
+
+    /// How many connections to the server were opened since it runs.
+    fn sessions(&self) -> anyhow::Result<u64> {
+        let sessions = "SELECT sum(sessions)::bigint FROM pg_stat_database";
+        Ok(self.server.execute("postgres", &[sessions])?.trim().parse()?)
     }
 
     /// Of the node or peer, the pooler and the server.

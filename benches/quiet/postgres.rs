@@ -3,7 +3,9 @@
 
 use std::fs;
 use std::process::Stdio;
+use std::time::Duration;
 
+use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
 use crate::load;
@@ -34,6 +36,8 @@ struct Layout {
     node: Node,
     /// CPU in milliseconds a call, of node and server together.
     costs: Vec<f64>,
+    /// That of the server.
+    of_server: Vec<f64>,
 }
 
 pub(crate) async fn measure(accounts: usize) -> anyhow::Result<()> {
@@ -50,15 +54,23 @@ pub(crate) async fn measure(accounts: usize) -> anyhow::Result<()> {
         world.configure(open)?;
         let node = Node::start(&world, &[])?;
         load::call_each(node.address, &world).await?;
-        layouts.push(Layout { what, world, node, costs: Vec::new() });
+        layouts.push(Layout { what, world, node, costs: Vec::new(), of_server: Vec::new() });
     }
+    let each = |cpu: Duration| cpu.as_secs_f64() * 1e3 / CALLS as f64;
+    let mut connects = Vec::new();
     for _ in 0..TURNS {
-        for Layout { world, node, costs, .. } in &mut layouts {
-            let before = node.measure().await?.cpu + server.process.cpu()?;
+        for Layout { world, node, costs, of_server, .. } in &mut layouts {
+            let before = (node.measure().await?.cpu, server.process.cpu()?);
             load::forms_in_turn(node.address, world, CALLS).await?;
-            let after = node.measure().await?.cpu + server.process.cpu()?;
-            costs.push((after - before).as_secs_f64() * 1e3 / CALLS as f64);
+            let after = (node.measure().await?.cpu, server.process.cpu()?);
+            costs.push(each(after.0 - before.0 + after.1 - before.1));
+            of_server.push(each(after.1 - before.1));
         }
+        let before = server.process.cpu()?;
+        for n in 0..CALLS {
+            PgConnection::connect(&server.url(&format!("closed_{}", n % DATABASES))).await?.close().await?;
+        }
+        connects.push(each(server.process.cpu()? - before));
     }
     let medians: Vec<f64> = layouts.iter_mut().map(|layout| median(&mut layout.costs)).collect();
     for (layout, cost) in layouts.iter().zip(&medians) {
@@ -69,6 +81,12 @@ pub(crate) async fn measure(accounts: usize) -> anyhow::Result<()> {
             cost / medians[0]
         );
     }
+    let (request, connect) = (median(&mut layouts[1].of_server), median(&mut connects));
+    println!(
+        "  postgres, CPU of the server: {request:.2} ms a call on a closed database, {connect:.2} ms for connecting to it and no \
+         more: {:.2} times",
+        request / connect
+    );
     let largest = server.execute("postgres", &[LARGEST_BACKEND])?;
     println!("  the largest process of the server: {largest} MB of its own");
     Ok(())

@@ -19,6 +19,10 @@ const KIB: usize = 650;
 /// How many submissions each account has.
 pub(crate) const SUBMISSIONS: u64 = 100;
 
+/// More requests a minute than an account is sent. The calls of the mix keep to 60 by themselves; the parts that call in turn
+/// would measure refusals.
+const BUDGET: u32 = 100_000;
+
 pub(crate) struct World {
     pub(crate) accounts: usize,
     /// Valid for each account, since all are copies.
@@ -30,7 +34,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn make(accounts: usize) -> anyhow::Result<Self> {
-        let world = Self::with_first(accounts, ["sqlite:t", ".db"])?;
+        let world = Self::with_first(accounts, ["sqlite:data/t", ".db"])?;
         for n in 1..accounts {
             fs::copy(world.file(0), world.file(n))?;
         }
@@ -41,6 +45,8 @@ impl World {
     pub(crate) fn with_first(accounts: usize, url: [&str; 2]) -> anyhow::Result<Self> {
         let (token, url) = (String::new(), url.map(str::to_owned));
         let mut world = Self { accounts, token, url, folder: tempfile::tempdir()? };
+        // As in the example of a configuration: the folder of the configuration itself is watched for changes.
+        fs::create_dir(world.path("data"))?;
         world.write(1, FEWEST_OPEN)?;
         world.formgate(&["migrate"])?;
         fs::write(world.path("rows.ndjson"), rows())?;
@@ -72,7 +78,7 @@ impl World {
             write!(
                 text,
                 "[[tenant]]\nslug = \"t{n}\"\nname = \"Tenant {n}\"\naddress = \"{host}\"\n\
-                 database = \"{before}{n}{after}\"\n"
+                 database = \"{before}{n}{after}\"\nrequests_per_minute = {BUDGET}\n"
             )?;
         }
         Ok(fs::write(self.config(), text)?)
@@ -92,7 +98,7 @@ impl World {
 
     /// The file of an account.
     pub(crate) fn file(&self, n: usize) -> PathBuf {
-        self.path(&format!("t{n}.db"))
+        self.path(&format!("data/t{n}.db"))
     }
 
     pub(crate) fn file_size(&self) -> anyhow::Result<u64> {

@@ -49,18 +49,20 @@ struct Order {
 
 pub(crate) async fn measure(server: &Postgres, arguments: &Arguments) -> anyhow::Result<()> {
     println!("\nown CPU of a delivery in µs, {} in each round", arguments.events);
-    println!("{:<10} {:>10} {:>10} {:>8}", "", "formgate", "bare loop", "ratio");
+    println!("{:<10} {:>10} {:>10} {:>10} {:>8}", "", "settling", "formgate", "bare loop", "ratio");
     for on in [On::Sqlite, On::Postgres(server)] {
         let (mut backlog, receiver) = (Backlog::make(on, "bare").await?, Receiver::start(FORMS).await?);
-        let [mut ours, mut bare] = [Rounds::default(), Rounds::default()];
+        let [mut settling, mut ours, mut bare] = [Rounds::default(), Rounds::default(), Rounds::default()];
         for _ in 0..arguments.rounds {
             let (spent, request) = backlog.deliver(arguments.events).await?;
+            settling.push(spent.each(spent.settling));
             ours.push(spent.each(spent.own));
             let spent = send(&receiver, String::from_utf8(request.body)?, arguments.events).await?;
             bare.push(spent.each(spent.own));
         }
         let (name, ratio) = (on.name(), ours.ratio_to(&bare));
-        println!("{name:<10} {:>10.0} {:>10.0} {ratio:>8.2} (goal: at most {GOAL})", ours.median(), bare.median());
+        let [settling, ours, bare] = [settling, ours, bare].map(|rounds| rounds.median());
+        println!("{name:<10} {settling:>10.0} {ours:>10.0} {bare:>10.0} {ratio:>8.2} (goal: at most {GOAL})");
     }
     Ok(())
 }
@@ -81,7 +83,7 @@ async fn send(receiver: &Receiver, body: String, requests: usize) -> anyhow::Res
     expect_line(&mut stdout, "done")?;
     let own = process.cpu()? - before;
     let none = Duration::ZERO;
-    Ok(Spent { deliveries: requests, span: span(&arrivals), own, postgres: none, redis: none })
+    Ok(Spent { deliveries: requests, span: span(&arrivals), own, postgres: none, redis: none, settling: none })
 }
 
 fn expect_line(stdout: &mut BufReader<ChildStdout>, expected: &str) -> anyhow::Result<()> {

@@ -1,11 +1,12 @@
 //! A page of 100 changes, next to five pages of `POST /submission` with as many submissions.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::ensure;
 
 use crate::Arguments;
 use crate::caller::Caller;
+use crate::drain::until_settled;
 use crate::node::Node;
 use crate::postgres_server::Postgres;
 use crate::receiver::Receiver;
@@ -20,9 +21,6 @@ const PAGES: usize = 200;
 
 /// How many rounds at least: they are short.
 const ROUNDS: usize = 7;
-
-/// How long a node may take to number all submissions.
-const SETTLE_LIMIT: Duration = Duration::from_secs(120);
 
 /// How many times the CPU of the five pages a page of changes may cost.
 const GOAL: f64 = 1.3;
@@ -74,18 +72,6 @@ pub(crate) async fn measure(server: &Postgres, arguments: &Arguments) -> anyhow:
 fn cpu(on: On<'_>, node: &Node) -> anyhow::Result<[Duration; 2]> {
     let server = if let On::Postgres(server) = on { server.process.cpu()? } else { Duration::ZERO };
     Ok([node.process.cpu()?, server])
-}
-
-/// Repeats a call that is refused while a node settles what was written.
-async fn until_settled(caller: &mut Caller, request: &str) -> anyhow::Result<()> {
-    let began = Instant::now();
-    loop {
-        match caller.call(request).await? {
-            200 => return Ok(()),
-            503 if began.elapsed() < SETTLE_LIMIT => tokio::time::sleep(Duration::from_secs(1)).await,
-            status => anyhow::bail!("the first page of changes: {status}"),
-        }
-    }
 }
 
 async fn ask(caller: &mut Caller, requests: &[String], times: usize) -> anyhow::Result<()> {

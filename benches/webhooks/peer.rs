@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use tempfile::TempDir;
@@ -115,6 +116,7 @@ impl Peer {
             own: after.0 - before.0,
             postgres: after.1 - before.1,
             redis: after.2 - before.2,
+            settling: Duration::ZERO,
         })
     }
 

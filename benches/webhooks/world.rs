@@ -58,7 +58,7 @@ impl World {
     /// One account with forms. On Postgres, `name` begins the names of databases.
     pub(crate) async fn make(on: On<'_>, name: &str, receiver: &Receiver) -> anyhow::Result<Self> {
         let url = match on {
-            On::Sqlite => ["sqlite:t".to_owned(), ".db".to_owned()],
+            On::Sqlite => ["sqlite:data/t".to_owned(), ".db".to_owned()],
             On::Postgres(server) => {
                 server.execute("postgres", &[&format!("CREATE DATABASE {name}_0")])?;
                 [server.url(&format!("{name}_")), String::new()]
@@ -66,6 +66,8 @@ impl World {
         };
         let (folder, authority) = (tempfile::tempdir()?, receiver.authority());
         let mut world = Self { folder, url, token: String::new(), authority };
+        // As in the example of a configuration: the folder of the configuration itself is watched for changes.
+        fs::create_dir(world.path("data"))?;
         world.configure(1, true)?;
         world.formgate(&["migrate"])?;
         world.token = world.formgate(&["token", "create", "--tenant", "t0", "--name", "bench"])?;
@@ -104,7 +106,7 @@ impl World {
 
     /// The file of an account.
     pub(crate) fn file(&self, n: usize) -> PathBuf {
-        self.path(&format!("t{n}.db"))
+        self.path(&format!("data/t{n}.db"))
     }
 
     /// Subscribes the first account to the submissions of its first forms, each at a port of the receiver.
