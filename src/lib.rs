@@ -46,7 +46,7 @@
 //! acme
 //! dns
 //! background, memory, outbound
-//! deadline, file_stamp, host, metrics, owner_only, rights, seal, systemd, telemetry
+//! deadline, file_stamp, host, metrics, owner_only, rare, rights, seal, systemd, telemetry
 //! ```
 //!
 //! So `store` and `quota` know no HTTP, `api` knows no sockets, and only `store` names a database.
@@ -76,6 +76,7 @@ pub mod operator;
 pub mod outbound;
 mod owner_only;
 pub mod quota;
+mod rare;
 pub mod registry;
 pub mod reply;
 pub mod request;

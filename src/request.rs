@@ -46,6 +46,7 @@ use crate::memory::{Memory, MemoryShare};
 use crate::metrics::Metrics;
 use crate::outbound::{Guard, TestRequests};
 use crate::quota::{Budget, ReportUsage};
+use crate::rare;
 use crate::reply::{ContentType, Reply};
 use crate::seal::Seals;
 use crate::store::DatabaseTime;
@@ -226,7 +227,7 @@ impl Pipeline {
             let webhooks = WebhookTools { tests: &self.tests, seals: &self.seals, changes: &self.subscription_changes };
             let (tenant, authority, domains) = (&tenant, &authority, self.domains.as_deref());
             let visit = Visit { gate: &self.gate, connection, tenant, authority, head, webhooks, domains };
-            return Box::pin(self.administer(area, visit, body, &mut context.route)).await;
+            return rare::boxed(|| self.administer(area, visit, body, &mut context.route)).await;
         }
 
         let path = head.uri.path().strip_prefix(API).filter(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -257,7 +258,7 @@ impl Pipeline {
         Some(Reply::of_type(StatusCode::OK, ContentType::Octets, answer.into()))
     }
 
-    /// The steps of a request for the administration area. Boxed by the caller: they are rarely needed, and large.
+    /// The steps of a request for the administration area.
     async fn administer(
         &self,
         area: &Area,

@@ -35,6 +35,7 @@ use super::{Edge, Serve};
 use crate::config::ConnectionLimits;
 use crate::config::{ListenConfig, ListenProtocol};
 use crate::gate::{Connection, FirstAuthority, Transport};
+use crate::rare;
 use crate::request::AnswerBody;
 
 /// Serves one accepted socket until it is closed.
@@ -113,8 +114,8 @@ impl<'a, S: Serve> AcceptedConnection<'a, S> {
         let (client, edge) = (self.client, self.edge);
         let activity = Activity::new(self.accepted, self.edge.limits);
         let socket = Socket::new(stream, Arc::clone(&activity), edge.limits);
-        // Boxed, like the HTTP connection: an idle connection keeps no space for its handshake.
-        let handshake = Box::pin(tls::handshake(socket, &edge.certificates, self.time_left()));
+        // An idle connection keeps no space for its handshake.
+        let handshake = rare::boxed(|| tls::handshake(socket, &edge.certificates, self.time_left()));
         let Some(handshake) = self.before_drain_ends(handshake).await else { return };
         edge.metrics.edge.handshakes.with_label_values(&[result(&handshake)]).inc();
         match handshake {

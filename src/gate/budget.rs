@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use super::{Admitted, Gate};
 use crate::error::Refusal;
 use crate::quota::{Budget, LimitedAccount, NotAdmitted, ReportUsage};
+use crate::rare;
 use crate::store::StoreError;
 use crate::tenant::usage::RateOutcome;
 use crate::tenant::{Tenant, Token};
@@ -44,9 +45,8 @@ impl Gate {
     ) -> Result<Admitted, Refusal> {
         let account = match tenant.account() {
             Some(account) => account,
-            // Boxed because it is rarely needed.
             None => {
-                let learned = Box::pin(self.learn_account(&tenant)).await;
+                let learned = rare::boxed(|| self.learn_account(&tenant)).await;
                 learned.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))?
             }
         };
@@ -75,7 +75,7 @@ impl Gate {
     pub async fn budget(&self, tenant: &Arc<Tenant>) -> Budget {
         let account = match tenant.account() {
             Some(account) => Some(account),
-            None => Box::pin(self.learn_account_soon(tenant)).await,
+            None => rare::boxed(|| self.learn_account_soon(tenant)).await,
         };
         match account {
             Some(account) => self.quota.look(account).await,

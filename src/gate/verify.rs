@@ -9,6 +9,7 @@ use http::request;
 
 use super::{Connection, Gate};
 use crate::error::Refusal;
+use crate::rare;
 use crate::tenant::token::PresentedToken;
 use crate::tenant::{Tenant, Token};
 
@@ -33,8 +34,7 @@ impl Gate {
             return Ok(token);
         }
         let attempt = self.bad_tokens.attempt(address, tenant.tokens.generation, digest)?;
-        // Boxed because it is large and rarely needed.
-        match Box::pin(self.tokens.verify(tenant, digest)).await {
+        match rare::boxed(|| self.tokens.verify(tenant, digest)).await {
             Ok(Some(token)) => {
                 attempt.succeeded();
                 Ok(token)
