@@ -18,29 +18,30 @@ const ADVANCING: [Kind; 5] = [Kind::Order, Kind::Authorization, Kind::Challenge,
 /// An authority with a fault is down, and afterwards finishes the order that was opened before.
 async fn is_down_with(faults: &[Fault]) {
     let scene = Scene::new().await;
-    for fault in faults {
+    for (n, fault) in faults.iter().enumerate() {
+        let name = &format!("n{n}.{HOST}");
         for kind in OPENING {
             let acme = scene.impatient();
             scene.proxy.break_all(kind, fault.clone());
             let began = Instant::now();
-            let error = open(&acme, HOST).await.err();
+            let error = open(&acme, name).await.err();
             assert!(matches!(error, Some(AcmeError::Down { .. })), "{fault:?} {kind:?}: {error:?}");
             assert!(began.elapsed() < LIMIT, "{fault:?} {kind:?}");
             scene.proxy.heal();
         }
         let orders = scene.proxy.orders();
-        let stored = open(&scene.process(), HOST).await.unwrap();
+        let stored = open(&scene.process(), name).await.unwrap();
         for kind in ADVANCING {
             let acme = scene.impatient();
             scene.proxy.break_all(kind, fault.clone());
             let began = Instant::now();
-            let error = scene.advance(&acme, HOST, &stored).await.err();
+            let error = scene.advance(&acme, name, &stored).await.err();
             assert!(matches!(error, Some(AcmeError::Down { .. })), "{fault:?} {kind:?}: {error:?}");
             assert!(error.unwrap().is_fault_of_authority() && began.elapsed() < LIMIT, "{fault:?} {kind:?}");
             scene.proxy.heal();
         }
-        let issued = scene.advance(&scene.process(), HOST, &stored).await.unwrap();
-        scene.pebble.verify(&issued.pem, HOST).await;
+        let issued = scene.advance(&scene.process(), name, &stored).await.unwrap();
+        scene.pebble.verify(&issued.pem, name).await;
         assert_eq!(scene.proxy.orders(), orders + 1);
     }
 }

@@ -14,13 +14,14 @@ use crate::support::child;
 #[tokio::test]
 async fn either_challenge_leads_to_a_certificate_for_the_key_of_the_request() {
     let scene = Scene::new().await;
-    for kind in [ChallengeKind::Http01, ChallengeKind::TlsAlpn01] {
+    let kinds = [("one.example.com", ChallengeKind::Http01), ("two.example.com", ChallengeKind::TlsAlpn01)];
+    for (name, kind) in kinds {
         let acme = scene.process_with(|settings| settings.challenges = vec![kind]);
-        let stored = open(&acme, HOST).await.unwrap();
-        let mut owner = scene.owner(HOST);
+        let stored = open(&acme, name).await.unwrap();
+        let mut owner = scene.owner(name);
         let issued = acme.advance(0, &stored.url, &stored.request.csr, &mut owner).await.unwrap();
         assert_eq!(owner.published.iter().map(|challenge| challenge.kind).collect::<Vec<_>>(), [kind]);
-        scene.pebble.verify(&issued.pem, HOST).await;
+        scene.pebble.verify(&issued.pem, name).await;
         let chain: Vec<_> = CertificateDer::pem_slice_iter(issued.pem.as_bytes()).map(Result::unwrap).collect();
         let key = PrivatePkcs8KeyDer::from(stored.request.key_pkcs8.to_vec()).into();
         assert!(CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).is_ok());
@@ -57,17 +58,17 @@ async fn an_order_is_finished_by_another_process_whatever_answer_was_lost() {
     let scene = Scene::new().await;
     let mut orders = 0;
     for kind in [Kind::Order, Kind::Authorization, Kind::Challenge, Kind::Finalize, Kind::Certificate] {
-        let acme = scene.process();
-        let stored = open(&acme, HOST).await.unwrap();
+        let (acme, name) = (scene.process(), &format!("host-{orders}.example.com"));
+        let stored = open(&acme, name).await.unwrap();
         orders += 1;
         scene.proxy.break_next(1, kind, Fault::LoseAnswer);
-        let lost = scene.advance(&acme, HOST, &stored).await.unwrap_err();
+        let lost = scene.advance(&acme, name, &stored).await.unwrap_err();
         assert!(matches!(lost, AcmeError::Down { .. }), "{kind:?}: {lost}");
-        let issued = scene.advance(&scene.process(), HOST, &stored).await.unwrap();
-        scene.pebble.verify(&issued.pem, HOST).await;
+        let issued = scene.advance(&scene.process(), name, &stored).await.unwrap();
+        scene.pebble.verify(&issued.pem, name).await;
         assert_eq!((scene.proxy.orders(), scene.proxy.finalized()), (orders, orders), "{kind:?}");
         // What was issued can be had again.
-        assert_eq!(scene.advance(&scene.process(), HOST, &stored).await.unwrap(), issued);
+        assert_eq!(scene.advance(&scene.process(), name, &stored).await.unwrap(), issued);
     }
     assert_eq!(scene.proxy.accounts(), 1);
 }

@@ -46,7 +46,8 @@ pub(crate) struct Options {
     pub(crate) tls_port: u16,
     /// How many percent of valid nonces are refused.
     pub(crate) refused_nonces: u8,
-    /// How many percent of valid authorizations are used again in the next order.
+    /// How many percent of valid authorizations are used again in the next order. Of 0, Pebble makes 1: tests that need a new
+    /// one in each order use another host.
     pub(crate) reused_authorizations: u8,
     /// How long certificates are valid; Pebble's own default is five years.
     pub(crate) validity: Option<Duration>,
