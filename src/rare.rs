@@ -1,9 +1,9 @@
 //! Futures that are rarely needed, kept out of the stack frames of others.
 //!
-//! All of an `async fn` is one function that runs at each poll. Its stack frame has space for each future that it makes, even for one
-//! that it boxes at once, and each poll touches every page of a large frame, to detect an overflow of the stack. The future of the
-//! administration area, 77 KB, gave the function that serves requests a frame of 92 KB. Now that it is made here, `GET /me` takes
-//! 9 % less CPU (`benches/NOTEBOOK.md`).
+//! All of an `async fn` is one function that runs at each poll. Its stack frame has space for each future that it makes,
+//! even for one that it boxes at once, and each poll touches every page of a large frame, to detect an overflow of the
+//! stack. The future of the administration area, 77 KB, gave the function that serves requests a frame of 92 KB. Now that
+//! it is made here, `GET /me` takes 9 % less CPU (`benches/NOTEBOOK.md`).
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
