@@ -100,7 +100,7 @@ impl TokenVerifier {
             return None;
         }
         let LookUpResult::Known(token) = cached.answer else { return None };
-        if token.is_expired() {
+        if token.is_expired(Timestamp::now()) {
             return None;
         }
         self.metrics.token_checks.count(TokenCheck::KnownByMemory);
@@ -130,7 +130,7 @@ impl TokenVerifier {
         let entry = self.answers.entry(key);
         let entry = entry.or_insert_with_if(look_up, |cached| !self.is_valid(cached, changes)).await;
         // After the look-up, which may have waited.
-        let is_valid = |token: &Arc<Token>| !token.is_expired();
+        let is_valid = |token: &Arc<Token>| !token.is_expired(Timestamp::now());
         let (check, verified) = match (entry.into_value().answer, from_memory) {
             (LookUpResult::Known(token), true) => (TokenCheck::KnownByMemory, Ok(Some(token).filter(is_valid))),
             (LookUpResult::Known(token), false) => (TokenCheck::KnownByDatabase, Ok(Some(token).filter(is_valid))),
