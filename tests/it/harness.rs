@@ -2,22 +2,18 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::thread;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::json;
 use sqlx::{Connection, PgConnection, SqliteConnection};
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 
 use crate::support::client::{Client, Unanswered};
 use crate::support::connection::{Protocol, raw};
@@ -25,7 +21,7 @@ use crate::support::fixture::{Engine, Site, on_both_databases};
 use crate::support::postgres::Postgres;
 use crate::support::process::{Listener, formgate, listening};
 use crate::support::redis::Redis;
-use crate::support::{certificate, folder};
+use crate::support::{certificate, folder, tls_server};
 
 #[tokio::test]
 async fn each_database_is_new_and_in_utf_8() {
@@ -113,48 +109,33 @@ fn a_site_is_written_with_its_tenants() {
 
 /// A TLS server for `*.example.test` that gives the same answer to everything.
 async fn server_of(status: u16, headers: &[(&'static str, &'static str)], body: String) -> SocketAddr {
-    let folder = folder::temporary("server");
-    let issued = certificate::issue(folder.path(), &["*.example.test"]);
-    let leaf = CertificateDer::from_pem_file(issued.certificate).expect("a certificate");
-    let key = PrivateKeyDer::from_pem_file(issued.private_key).expect("a key");
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("the provider has the default versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![leaf], key)
-        .expect("the key belongs to the certificate");
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let mut answer = Response::new(Full::new(Bytes::from(body)));
     *answer.status_mut() = StatusCode::from_u16(status).expect("a status");
     answer.headers_mut().extend(headers.iter().map(|(name, value)| {
         (name.parse::<http::HeaderName>().expect("a name"), http::HeaderValue::from_static(value))
     }));
+    let folder = folder::temporary("server");
+    let issued = certificate::issue(folder.path(), &["*.example.test"]);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("there are free ports");
     let address = listener.local_addr().expect("a bound socket has an address");
-    tokio::spawn(async move {
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        while let Ok((tcp, _)) = listener.accept().await {
-            let Ok(tls) = acceptor.accept(tcp).await else { continue };
+    tls_server::accept(listener, issued, &[b"h2", b"http/1.1"], move |handshake| {
+        let answer = answer.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let mut answer = answer.clone();
+            if request.method() == Method::HEAD {
+                *answer.body_mut() = Full::default(); // hyper would send it over HTTP/2
+            }
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
+        async move {
+            let Ok(tls) = handshake.await else { return };
             let is_http2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
-            let answer = answer.clone();
-            let service = service_fn(move |request: Request<Incoming>| {
-                let mut answer = answer.clone();
-                if request.method() == Method::HEAD {
-                    *answer.body_mut() = Full::default(); // hyper would send it over HTTP/2
-                }
-                std::future::ready(Ok::<_, Infallible>(answer))
-            });
-            tokio::spawn(async move {
-                let stream = TokioIo::new(tls);
-                if is_http2 {
-                    hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-                        .serve_connection(stream, service)
-                        .await
-                } else {
-                    hyper::server::conn::http1::Builder::new().serve_connection(stream, service).await
-                }
-            });
+            let stream = TokioIo::new(tls);
+            let _ = if is_http2 {
+                http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await
+            } else {
+                http1::Builder::new().serve_connection(stream, service).await
+            };
         }
     });
     address

@@ -29,5 +29,6 @@ pub(crate) mod receiver;
 pub(crate) mod redis;
 pub(crate) mod redis_group;
 pub(crate) mod slow_disk;
+pub(crate) mod tls_server;
 mod zone_records;
 pub(crate) mod zones;

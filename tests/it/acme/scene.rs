@@ -10,16 +10,14 @@ use formgate::acme::{
 };
 use formgate::host::HostName;
 use formgate::outbound::Target;
-use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 
 use crate::support::acme_proxy::AcmeProxy;
-use crate::support::certificate;
 use crate::support::pebble::{Options, Pebble};
+use crate::support::{certificate, tls_server};
 
 /// The host that most tests have certificates for.
 pub(super) const HOST: &str = "forms.example.com";
@@ -181,21 +179,12 @@ async fn answer_http(key: &AccountKey) -> u16 {
 
 /// Answers TLS-ALPN-01 with these certificates. Returns the port.
 async fn answer_tls(certificates: &Arc<Certificates>) -> u16 {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let mut config = config.with_no_client_auth().with_cert_resolver(Arc::clone(certificates) as _);
-    config.alpn_protocols = vec![TLS_ALPN_PROTOCOL.to_vec()];
-    let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let acceptor = acceptor.clone();
-            tokio::spawn(async move {
-                if let Ok(mut stream) = acceptor.accept(stream).await {
-                    let _ = stream.shutdown().await;
-                }
-            });
+    let identity = tls_server::Identity::Resolved(Arc::clone(certificates) as _);
+    tls_server::accept(listener, identity, &[TLS_ALPN_PROTOCOL], |handshake| async move {
+        if let Ok(mut stream) = handshake.await {
+            let _ = stream.shutdown().await;
         }
     });
     port

@@ -16,18 +16,15 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 
 use super::child::GLANCE;
 use super::pebble::Pebble;
-use super::{certificate, folder};
+use super::{certificate, folder, tls_server};
 
 /// Longer than anything takes that works, also on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -155,19 +152,16 @@ impl AcmeProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("there are free ports");
         let address = listener.local_addr().expect("a bound socket has an address");
         let proxy = Self { address, state: Arc::default() };
-        let (acceptor, upstream, name) = (TlsAcceptor::from(tls()), pebble.address, pebble.name.clone());
-        let serving = proxy.clone();
-        tokio::spawn(async move {
-            while let Ok((tcp, _)) = listener.accept().await {
-                let (acceptor, proxy, name) = (acceptor.clone(), serving.clone(), name.clone());
-                tokio::spawn(async move {
-                    let Ok(stream) = acceptor.accept(tcp).await else { return };
-                    let service = service_fn(|request| proxy.answer(request, upstream, &name));
-                    // An error of the service closes the connection without an answer.
-                    let _ = hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(stream), service)
-                        .await;
-                });
+        let (serving, upstream, name) = (proxy.clone(), pebble.address, pebble.name.clone());
+        let folder = folder::temporary("acme-proxy");
+        let identity = certificate::issue(folder.path(), &["127.0.0.1", "localhost"]);
+        tls_server::accept(listener, identity, &[b"http/1.1"], move |handshake| {
+            let (proxy, name) = (serving.clone(), name.clone());
+            async move {
+                let Ok(stream) = handshake.await else { return };
+                let service = service_fn(|request| proxy.answer(request, upstream, &name));
+                // An error of the service closes the connection without an answer.
+                let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
             }
         });
         proxy
@@ -362,20 +356,4 @@ impl AcmeProxy {
 fn payload(body: &Bytes) -> Option<Value> {
     let signed: Value = serde_json::from_slice(body).ok()?;
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(signed["payload"].as_str()?).ok()?).ok()
-}
-
-fn tls() -> Arc<ServerConfig> {
-    let folder = folder::temporary("acme-proxy");
-    let identity = certificate::issue(folder.path(), &["127.0.0.1", "localhost"]);
-    let leaf = CertificateDer::from_pem_file(identity.certificate).expect("a certificate");
-    let key = PrivateKeyDer::from_pem_file(identity.private_key).expect("a key");
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("the provider has the default versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![leaf], key)
-        .expect("the key belongs to the certificate");
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Arc::new(config)
 }

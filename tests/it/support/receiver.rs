@@ -15,16 +15,13 @@ use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{CertificateParams, KeyPair};
-use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::PrivateKeyDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::{certificate, folder};
+use super::{certificate, folder, tls_server};
 
 /// The host that receivers have a certificate for.
 pub(crate) const HOST: &str = "hooks.example.test";
@@ -201,52 +198,39 @@ impl Receiver {
         let listener = TcpListener::bind(address).await.expect("the address is free");
         let address = listener.local_addr().expect("a bound socket has an address");
         let protocol: &[u8] = if matches!(speaks, Speaks::Http1(_)) { b"http/1.1" } else { b"h2" };
-        let acceptor = TlsAcceptor::from(tls(identity, protocol));
         let log = Arc::<Log>::default();
         let receiver = Self { address, log: Arc::clone(&log) };
-        tokio::spawn(async move {
-            while let Ok((tcp, _)) = listener.accept().await {
-                let (acceptor, log, speaks) = (acceptor.clone(), Arc::clone(&log), speaks.clone());
-                log.connections.fetch_add(1, Ordering::SeqCst);
-                log.open.fetch_add(1, Ordering::SeqCst);
-                tokio::spawn(async move {
-                    if let Ok(stream) = acceptor.accept(tcp).await {
-                        serve(stream, &speaks, &log).await;
-                    }
-                    log.open.fetch_sub(1, Ordering::SeqCst);
-                });
+        tls_server::accept(listener, presented(identity), &[protocol], move |handshake| {
+            let (log, speaks) = (Arc::clone(&log), speaks.clone());
+            log.connections.fetch_add(1, Ordering::SeqCst);
+            log.open.fetch_add(1, Ordering::SeqCst);
+            async move {
+                if let Ok(stream) = handshake.await {
+                    serve(stream, &speaks, &log).await;
+                }
+                log.open.fetch_sub(1, Ordering::SeqCst);
             }
         });
         receiver
     }
 }
 
-fn tls(identity: Identity, protocol: &[u8]) -> Arc<ServerConfig> {
+fn presented(identity: Identity) -> tls_server::Identity {
     let folder = folder::temporary("receiver");
-    let (certificate, key) = if identity == Identity::SelfSigned {
-        let key = KeyPair::generate().expect("keys can be made");
-        let leaf = CertificateParams::new([HOST.to_owned()]).expect("a valid name").self_signed(&key);
-        (leaf.expect("signing works").der().clone(), PrivateKeyDer::try_from(key.serialize_der()).expect("a key"))
-    } else {
-        let issued = match identity {
-            Identity::Expired => certificate::issue_for_days(folder.path(), &[HOST], -10..-1),
-            Identity::Early => certificate::issue_for_days(folder.path(), &[HOST], 1..10),
-            Identity::OfAnother => certificate::issue(folder.path(), &["other.example.test"]),
-            Identity::OfClient => certificate::issue_for_client(folder.path(), &[HOST]),
-            Identity::Valid | Identity::SelfSigned => certificate::issue(folder.path(), &[HOST, "localhost"]),
-        };
-        let leaf = CertificateDer::from_pem_file(issued.certificate).expect("a certificate");
-        (leaf, PrivateKeyDer::from_pem_file(issued.private_key).expect("a key"))
+    let issued = match identity {
+        Identity::SelfSigned => {
+            let key = KeyPair::generate().expect("keys can be made");
+            let leaf = CertificateParams::new([HOST.to_owned()]).expect("a valid name").self_signed(&key);
+            let (leaf, key) = (leaf.expect("signing works"), PrivateKeyDer::try_from(key.serialize_der()));
+            return tls_server::Identity::Leaf(leaf.der().clone(), key.expect("a key"));
+        }
+        Identity::Expired => certificate::issue_for_days(folder.path(), &[HOST], -10..-1),
+        Identity::Early => certificate::issue_for_days(folder.path(), &[HOST], 1..10),
+        Identity::OfAnother => certificate::issue(folder.path(), &["other.example.test"]),
+        Identity::OfClient => certificate::issue_for_client(folder.path(), &[HOST]),
+        Identity::Valid => certificate::issue(folder.path(), &[HOST, "localhost"]),
     };
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("the provider has the default versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], key)
-        .expect("the key belongs to the certificate");
-    config.alpn_protocols = vec![protocol.to_vec()];
-    Arc::new(config)
+    issued.into()
 }
 
 async fn serve(mut stream: TlsStream<TcpStream>, speaks: &Speaks, log: &Arc<Log>) {
