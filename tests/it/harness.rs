@@ -38,7 +38,7 @@ async fn each_database_is_new_and_in_utf_8() {
 on_both_databases! {
     async fn each_engine_has_a_database(engine: Engine) {
         let folder = folder::temporary("engine");
-        let url = engine.database(folder.path(), "acme");
+        let url = engine.empty_database(folder.path(), "acme");
         let one: i32 = match engine {
             Engine::Postgres | Engine::PostgresOn(_) => {
                 let mut connection = PgConnection::connect(&url).await.expect("the database takes connections");

@@ -25,7 +25,6 @@ async fn no_answer_holds_a_row_of_another_tenant(engines: [Engine; 3]) {
     // Tenants with a schema each use the same connection in turns.
     let site = site.databases("max_shared_connections", 1);
     let site = site.requests_per_minute(100_000).write();
-    site.migrate();
     let mut worlds = BASES.map(|base| World::new(base.unsigned_abs(), base, 60));
     site.import("acme", &worlds[0].ndjson());
     site.import("globex", &worlds[1].ndjson());

@@ -19,6 +19,7 @@ pub(crate) mod description;
 pub(crate) mod dns;
 pub(crate) mod fixture;
 pub(crate) mod folder;
+pub(crate) mod library;
 pub(crate) mod load;
 pub(crate) mod pebble;
 pub(crate) mod pgbouncer;

@@ -92,7 +92,6 @@ fn attributes(span: &Span) -> HashMap<&str, String> {
 async fn a_request_is_a_trace_with_its_steps_and_without_its_secrets() {
     let collector = Collector::start();
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let token = site.token("acme", "tests");
     let endpoint = format!("http://{}", collector.address);
     let mut node = Node::spawn_in(&site.config_path, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]);
@@ -136,7 +135,6 @@ async fn a_collector_that_is_away_costs_nothing_but_its_traces() {
     let endpoint = format!("http://{}", closed.local_addr().expect("a bound listener has an address"));
     drop(closed);
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let token = site.token("acme", "tests");
     let mut node = Node::spawn_in(&site.config_path, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]);
     let caller = node.client().to(&site.host("acme")).with(&token);
@@ -151,7 +149,6 @@ async fn a_collector_that_is_away_costs_nothing_but_its_traces() {
 async fn a_client_can_request_tracing_only_with_a_valid_token() {
     let collector = Collector::start();
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let token = site.token("acme", "tests");
     let endpoint = format!("http://{}", collector.address);
     let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint), ("OTEL_TRACES_SAMPLER", "parentbased_always_off")];

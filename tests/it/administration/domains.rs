@@ -48,7 +48,7 @@ impl Domains {
         domains.insert("target".into(), "forms.net".into());
         domains.insert("resolvers".into(), vec![zones.resolver().to_string()].into());
         let site = Site::new().tenant_with("initech", engine, |initech| initech.domain("forms.initech.test"));
-        let registry = engine.database(site.folder(), "registry");
+        let registry = engine.empty_database(site.folder(), "registry");
         let site = site.gateway("administration", toml::Table::new()).gateway("domains", domains);
         let mut site = site.gateway("registry", registry.clone());
         if certificates == Certificates::OfDownAuthority {

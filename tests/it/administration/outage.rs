@@ -7,7 +7,7 @@ use crate::support::postgres::Postgres;
 #[tokio::test]
 async fn without_its_database_an_account_gets_pages_that_say_so_and_the_other_goes_on() {
     let mut server = Postgres::start();
-    let url = server.new_database();
+    let url = server.new_migrated_database();
     let site = Scene::site(Engine::Sqlite).tenant_with("initech", Engine::Sqlite, |tenant| tenant.set("database", url));
     let scene = Scene::of(site);
     let own = scene.sign_in("initech", "admin").await;

@@ -195,7 +195,6 @@ async fn the_area_costs_no_budget_and_works_with_none_left() {
 #[tokio::test]
 async fn without_the_table_there_is_no_area_and_a_reload_switches_it_on() {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let mut node = site.start();
     let caller = node.client().to(&site.host("acme"));
     for path in ["/admin", "/admin/", "/admin/tokens", "/admin/enter/x"] {

@@ -32,7 +32,6 @@ impl Scene {
 
     pub(super) fn of(site: Site) -> Self {
         let site = site.write();
-        site.migrate();
         let node = site.start();
         Self { site, node }
     }

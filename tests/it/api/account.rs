@@ -32,7 +32,6 @@ pub(crate) fn account_with(engine: Engine, ndjson: &str, differ: impl FnOnce(Ten
 /// The same on a site whose tenant is `acme`.
 pub(crate) fn account_on(site: Site, ndjson: &str) -> Account {
     let site = site.requests_per_minute(100_000).write();
-    site.migrate();
     if !ndjson.is_empty() {
         site.import("acme", ndjson);
     }

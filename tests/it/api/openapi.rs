@@ -27,7 +27,6 @@ fn demo(engine: Engine) -> Demo {
         .tenant_with("acme", engine, |tenant| tenant.set("timezone", "America/New_York").domain("forms.acme.test"))
         .requests_per_minute(100_000)
         .write();
-    site.migrate();
     site.import("acme", include_str!("../../../src/cli/demo/acme.ndjson"));
     let token = site.token("acme", "Payroll sync");
     let node = site.start();

@@ -17,7 +17,6 @@ on_both_databases! {
     async fn a_link_is_printed_once_and_only_its_digest_is_stored(engine: Engine) {
         let site = Site::new().tenant("acme", engine).gateway("administration", toml::Table::new());
         let site = site.gateway("public_port", 8443).write();
-        site.migrate();
         let output = site.run(&[&LINK[..], &["--name", "Ana", "--role", "viewer", "--valid", "30m"]].concat(), b"");
         assert_eq!((output.code, output.stderr.as_str()), (0, ""));
         let beginning = format!("https://{}:8443/admin/enter/", site.host("acme"));
@@ -45,7 +44,6 @@ on_both_databases! {
 
     async fn an_expired_link_is_deleted_when_the_next_one_is_made(engine: Engine) {
         let site = Site::new().tenant("acme", engine).gateway("administration", toml::Table::new()).write();
-        site.migrate();
         assert_eq!(site.run(&[&LINK[..], &["--valid", "1s"]].concat(), b"").code, 0);
         tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
         assert_eq!(site.run(&LINK, b"").code, 0);
@@ -61,7 +59,6 @@ fn the_standard_port_is_left_out_and_the_path_is_the_configured_one() {
     area.insert("path".into(), "/account".into());
     let site = Site::new().tenant("acme", Engine::Sqlite).gateway("administration", area).gateway("public_port", 443);
     let site = site.write();
-    site.migrate();
     let output = site.run(&LINK, b"");
     let beginning = format!("https://{}/account/enter/", site.host("acme"));
     assert!(output.stdout.starts_with(&beginning), "{}{}", output.stdout, output.stderr);
@@ -70,7 +67,6 @@ fn the_standard_port_is_left_out_and_the_path_is_the_configured_one() {
 #[test]
 fn without_the_administration_area_there_are_no_links() {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let output = site.run(&LINK, b"");
     assert_eq!((output.code, output.stdout.as_str()), (1, ""));
     let expected =
@@ -82,7 +78,6 @@ fn without_the_administration_area_there_are_no_links() {
 #[test]
 fn wrong_values_are_wrong_usage() {
     let site = Site::new().tenant("acme", Engine::Sqlite).gateway("administration", toml::Table::new()).write();
-    site.migrate();
     for (option, value) in [
         ("--valid", "8d"),
         ("--valid", "0s"),

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support::child;
 use crate::support::database::Database;
-use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::fixture::{Engine, Site, Tenant, on_both_databases};
 use crate::support::folder::owner_of;
 use crate::support::process::{formgate_held_by_permissions, formgate_in};
 
@@ -25,7 +25,6 @@ fn place(site: &Site, text: &str) -> String {
 on_both_databases! {
     async fn a_valid_configuration_has_no_faults(engine: Engine) {
         let site = Site::new().tenant("acme", engine).tenant("globex", Engine::Sqlite).write();
-        site.migrate();
         let output = site.run(&["check"], b"");
         assert_eq!(output.code, 0, "{output:?}");
         assert_eq!(output.stdout, format!("{}: no faults, 2 tenants\n", site.config_path.display()));
@@ -34,8 +33,7 @@ on_both_databases! {
 
     async fn an_unmigrated_database_is_a_fault_with_the_command_that_fixes_it(engine: Engine) {
         let site = Site::new().tenant("acme", Engine::Sqlite).write();
-        site.migrate();
-        let site = site.tenant("globex", engine).write();
+        let site = site.tenant_with("globex", engine, Tenant::unmigrated).write();
         if engine == Engine::Sqlite {
             fs::write(site.folder().join("globex.db"), b"").expect("the site's folder can be written");
         }
@@ -51,7 +49,6 @@ on_both_databases! {
 #[test]
 fn a_file_that_can_only_be_read_is_a_fault_with_its_path_its_owner_and_the_missing_right() {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let file = site.folder().join("acme.db");
     fs::set_permissions(&file, Permissions::from_mode(0o440)).expect("it is ours");
     let output = formgate_held_by_permissions(&["check", "--config", site.config_path.to_str().expect("UTF-8")]);
@@ -68,8 +65,8 @@ fn a_file_that_can_only_be_read_is_a_fault_with_its_path_its_owner_and_the_missi
 fn every_fault_of_the_configuration_is_listed_with_its_file_and_line() {
     let site = Site::new()
         .tenant_with("acme", Engine::Sqlite, |tenant| tenant.set("timezone", "Europe/Pariss").set("colour", "red"))
-        .tenant_with("globex", Engine::Sqlite, |tenant| tenant.set("requests_per_minute", 0))
-        .tenant_with("initech", Engine::Sqlite, |tenant| tenant.set("address", "acme.example.test"))
+        .tenant_with("globex", Engine::Sqlite, |tenant| tenant.set("requests_per_minute", 0).unmigrated())
+        .tenant_with("initech", Engine::Sqlite, |tenant| tenant.set("address", "acme.example.test").unmigrated())
         .gateway("on_redis_failure", "hope")
         .write();
     let output = site.run(&["check"], b"");
@@ -109,7 +106,6 @@ fn every_database_that_does_not_answer_is_listed_without_its_secrets() {
 #[test]
 fn the_configuration_is_found_by_option_by_variable_and_by_name() {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let elsewhere = site.folder().join("elsewhere");
     fs::create_dir(&elsewhere).expect("the site's folder can be written");
     let broken = elsewhere.join("broken.toml");
@@ -131,7 +127,6 @@ async fn files_with_secrets_that_others_may_read_are_warned_about_and_are_no_fau
         .tenant("acme", Engine::Sqlite)
         .tenant_with("globex", Engine::Postgres, |tenant| tenant.set("database", with_password))
         .write();
-    site.migrate();
     let [database, log] = ["acme.db", "acme.db-wal"].map(|name| site.folder().join(name));
     let key = site.folder().join("certs/wildcard.example.test.key");
     // The log exists as long as a connection is open.
@@ -162,7 +157,6 @@ async fn files_with_secrets_that_others_may_read_are_warned_about_and_are_no_fau
 #[test]
 fn a_limit_of_open_files_that_is_too_low_for_the_configuration_is_warned_about() {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let config = site.config_path.to_str().expect("the temporary folder has a UTF-8 name");
     let check = ["--nofile=256:256", env!("CARGO_BIN_EXE_formgate"), "check", "--config", config];
     let output = Command::new("prlimit").args(check).output().expect("prlimit is a part of util-linux");

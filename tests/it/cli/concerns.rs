@@ -12,9 +12,7 @@ fn warnings(output: &Output) -> Vec<&str> {
 }
 
 fn postgres(slug: &str) -> Site {
-    let site = Site::new().tenant(slug, Engine::Postgres).write();
-    site.migrate();
-    site
+    Site::new().tenant(slug, Engine::Postgres).write()
 }
 
 #[test]
@@ -51,7 +49,6 @@ fn a_redis_that_can_not_be_used_is_a_fault_at_its_key_with_the_remedy() {
     }
     let cluster = vec![Redis::shared().url()];
     let one = Site::new().tenant("acme", Engine::Sqlite).gateway("redis_cluster", cluster).write();
-    one.migrate();
     let output = one.run(&["check"], b"");
     assert!(output.stdout.contains("this server is no cluster: use `redis`"), "{}", output.stdout);
 }
@@ -62,7 +59,6 @@ fn sqlite_tenants_of_several_nodes_are_warned_about_and_are_no_fault() {
     let output = site.run(&["check"], b"");
     assert_eq!((output.code, warnings(&output)), (0, Vec::new()), "on Postgres, every node may serve");
     let site = site.tenant("globex", Engine::Sqlite).tenant("initech", Engine::Sqlite).write();
-    site.migrate();
     let output = site.run(&["check"], b"");
     let warned = warnings(&output);
     assert_eq!((output.code, output.stderr.as_str(), warned.len()), (0, "", 1), "{}", output.stdout);
@@ -78,7 +74,6 @@ fn sqlite_tenants_of_several_nodes_are_warned_about_and_are_no_fault() {
 #[test]
 fn a_chain_without_its_issuer_is_warned_about() {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     assert_eq!(warnings(&site.run(&["check"], b"")), Vec::<&str>::new());
     let file = site.folder().join("certs/wildcard.example.test.pem");
     let chain = fs::read_to_string(&file).expect("it was issued");
@@ -98,7 +93,6 @@ fn a_chain_without_its_issuer_is_warned_about() {
 #[test]
 fn a_pattern_that_matches_no_file_is_warned_about_by_check_and_in_the_log() {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let config = fs::read_to_string(&site.config_path).expect("it was written");
     let with_pattern = format!("include = [\"tenants.d/*.toml\"]\n{config}");
     fs::write(&site.config_path, with_pattern).expect("the site's folder can be written");

@@ -1,6 +1,6 @@
 //! `formgate explain`, and `formgate check --deep`.
 
-use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::fixture::{Engine, Site, Tenant, on_both_databases};
 use crate::support::process::Output;
 use crate::support::redis::Redis;
 
@@ -29,7 +29,6 @@ fn assert_step(output: &Output, name: &str, texts: &[&str]) {
 on_both_databases! {
     async fn a_request_that_would_be_served_passes_every_step(engine: Engine) {
         let site = Site::new().tenant_with("acme", engine, |tenant| tenant.domain("forms.acme.test")).write();
-        site.migrate();
         let token = site.token("acme", "Payroll sync");
         for host in ["acme.example.test", "forms.acme.test", "https://FORMS.acme.test:8443/api/v1/me"] {
             let output = site.run(&["explain", host, "--token", "-"], token.as_bytes());
@@ -49,7 +48,7 @@ on_both_databases! {
     }
 
     async fn each_step_reports_why_it_stops_and_the_remedy(engine: Engine) {
-        let site = Site::new().tenant("acme", engine).tenant("globex", Engine::Sqlite).write();
+        let site = Site::new().tenant_with("acme", engine, Tenant::unmigrated).tenant("globex", Engine::Sqlite).write();
         let output = site.run(&["explain", "acme.example.test"], b"");
         assert_eq!(output.code, 1);
         assert_step(&output, "database", &["STOP", "503", "formgate migrate --tenant acme"]);
@@ -91,7 +90,6 @@ fn an_unknown_tenant_name_is_reported_with_the_nearest_one() {
 async fn the_budget_of_a_shared_window_is_shown_without_spending_it() {
     let mut redis = Redis::start();
     let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(3).redis(&redis).write();
-    site.migrate();
     let token = site.token("acme", "tests");
     let node = site.start();
     let caller = node.client().to("acme.example.test").with(&token);
@@ -115,7 +113,6 @@ async fn the_budget_of_a_shared_window_is_shown_without_spending_it() {
 #[test]
 fn a_deep_check_reports_the_tenants_that_need_attention() {
     let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite).write();
-    site.migrate();
     site.token("acme", "tests");
     let output = site.run(&["check", "--deep"], b"");
     assert_eq!(output.code, 0, "{output:?}");
@@ -134,7 +131,6 @@ fn a_certificate_is_reported_before_its_start_and_before_and_after_its_expiry() 
         (-30..60, " ok ", "(59 days)"),
     ] {
         let site = Site::new().tenant("acme", Engine::Sqlite).certificate_for_days(days).write();
-        site.migrate();
         let output = site.run(&["explain", "acme.example.test"], b"");
         assert_step(&output, "certificate", &[finding, text]);
         assert_eq!(output.code, i32::from(finding == "STOP"));
@@ -163,9 +159,7 @@ fn how_administrators_sign_in_is_reported_without_the_secret() {
             Some(area) => site.gateway("administration", area),
             None => site,
         };
-        let site = site.write();
-        site.migrate();
-        site
+        site.write()
     };
     let mut area = toml::Table::new();
     area.insert("sign_in_url".to_owned(), "https://product.test/admin?account={slug}".into());
@@ -194,7 +188,6 @@ fn how_administrators_sign_in_is_reported_without_the_secret() {
     }
 
     let only_links = Site::new().tenant("acme", Engine::Sqlite).gateway("administration", toml::Table::new()).write();
-    only_links.migrate();
     let output = only_links.run(&["explain", "acme.example.test"], b"");
     assert!(step(&output, "sign-in").ends_with(" ok    administrators sign in by one-time links"), "{}", output.stdout);
     assert!(!only_links.run(&["check"], b"").stdout.contains("OpenID"));

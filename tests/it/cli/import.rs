@@ -21,13 +21,11 @@ const KEYS: &str = "SELECT count(*) FILTER (WHERE convalidated), sum(oid::bigint
     FROM pg_constraint WHERE contype = 'f' AND connamespace = 'public'::regnamespace";
 
 fn site() -> Site {
-    let site = Site::new()
+    Site::new()
         .tenant_with("acme", Engine::Postgres, |tenant| tenant.set("timezone", ZONE))
         .tenant("globex", Engine::Postgres)
         .requests_per_minute(100_000)
-        .write();
-    site.migrate();
-    site
+        .write()
 }
 
 /// Searches find what a world holds, and nothing that is kept for them differs from it.

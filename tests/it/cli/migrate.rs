@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::support::child;
-use crate::support::fixture::{Engine, Site, on_all_databases};
+use crate::support::fixture::{Engine, Site, Tenant, on_all_databases};
 
 /// `acme: from version 0 to 7`: the newest version.
 fn newest(stdout: &str) -> u32 {
@@ -15,7 +15,7 @@ fn newest(stdout: &str) -> u32 {
 
 on_all_databases! {
     async fn a_database_is_brought_to_the_newest_schema_once(engine: Engine) {
-        let site = Site::new().tenant("acme", engine).write();
+        let site = Site::new().tenant_with("acme", engine, Tenant::unmigrated).write();
         let first = site.run(&["migrate"], b"");
         let newest = newest(&first.stdout);
         assert!(newest >= 1);
@@ -26,7 +26,7 @@ on_all_databases! {
     }
 
     async fn migrations_at_once_wait_for_each_other(engine: Engine) {
-        let site = Site::new().tenant("acme", engine).write();
+        let site = Site::new().tenant_with("acme", engine, Tenant::unmigrated).write();
         let site = &site;
         let outputs: Vec<_> = std::thread::scope(|scope| {
             let runs: Vec<_> = (0..3).map(|_| scope.spawn(move || site.run(&["migrate"], b""))).collect();
@@ -39,7 +39,10 @@ on_all_databases! {
 
 #[test]
 fn a_single_tenant_can_be_migrated() {
-    let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite).write();
+    let site = Site::new()
+        .tenant_with("acme", Engine::Sqlite, Tenant::unmigrated)
+        .tenant_with("globex", Engine::Sqlite, Tenant::unmigrated)
+        .write();
     let output = site.run(&["migrate", "--tenant", "globex"], b"");
     assert_eq!(output.code, 0, "{output:?}");
     assert!(output.stdout.starts_with("globex: from version 0 to "), "{}", output.stdout);
@@ -60,7 +63,7 @@ fn the_trouble_of_one_tenant_is_its_own() {
     let refused = format!("postgres://user:marker-7f3a@127.0.0.1:{}/forms", child::free_port());
     let site = Site::new()
         .tenant_with("acme", Engine::Sqlite, |tenant| tenant.set("database", refused))
-        .tenant("globex", Engine::Sqlite)
+        .tenant_with("globex", Engine::Sqlite, Tenant::unmigrated)
         .write();
     let output = site.run(&["migrate"], b"");
     assert_eq!(output.code, 1);
@@ -77,7 +80,7 @@ async fn a_sqlite_file_and_its_folder_are_created_for_their_owner_only() {
     let folder = site.folder().join("data/acme");
     let url = format!("sqlite:{}", folder.join("acme.db").display());
     let site = site.tenant_with("acme", Engine::Sqlite, |tenant| tenant.set("database", url)).write();
-    site.migrate();
+    assert_eq!(site.run(&["migrate"], b"").code, 0);
     site.import("acme", r#"{"type":"user","id":7,"email":"ana@example.com","name":"Ana"}"#);
     let token = site.token("acme", "tests");
     let node = site.start();
@@ -92,11 +95,11 @@ async fn a_sqlite_file_and_its_folder_are_created_for_their_owner_only() {
 
 #[test]
 fn a_sqlite_file_that_exists_keeps_its_mode() {
-    let site = Site::new().tenant("acme", Engine::Sqlite).write();
+    let site = Site::new().tenant_with("acme", Engine::Sqlite, Tenant::unmigrated).write();
     let file = site.folder().join("acme.db");
     fs::write(&file, "").expect("the site's folder can be written");
     fs::set_permissions(&file, Permissions::from_mode(0o640)).expect("the file is ours");
-    site.migrate();
+    assert_eq!(site.run(&["migrate"], b"").code, 0);
     assert_eq!(mode(&file), 0o640);
 }
 

@@ -111,7 +111,6 @@ on_both_databases! {
             .tenant_with("acme", engine, |tenant| tenant.set("timezone", ZONE))
             .requests_per_minute(100_000)
             .write();
-        site.migrate();
         site.import("acme", &world.ndjson());
         take_back(&site, engine).await;
         let migrated = site.run(&["migrate"], b"");

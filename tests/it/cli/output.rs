@@ -9,7 +9,6 @@ const FORM: &str = r#"{"type": "form", "id": 1, "name": "A form"}"#;
 /// A site with a form in a file to import.
 fn site() -> (Site, String) {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let file = site.folder().join("one.ndjson");
     std::fs::write(&file, FORM).expect("the site's folder can be written");
     let file = file.to_str().expect("the temporary folder has a UTF-8 name").to_owned();

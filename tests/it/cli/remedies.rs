@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::support::child;
 use crate::support::database::Database;
-use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::fixture::{Engine, Site, Tenant, on_both_databases};
 use crate::support::process::{Output, formgate_held_by_permissions, formgate_with_environment};
 use crate::support::redis::Redis;
 
@@ -37,7 +37,7 @@ fn assert_all_say(site: &Site, cause: &str, remedy: &str) {
 
 on_both_databases! {
     async fn every_command_says_what_fixes_a_database_that_was_never_migrated(engine: Engine) {
-        let site = Site::new().tenant("acme", engine).write();
+        let site = Site::new().tenant_with("acme", engine, Tenant::unmigrated).write();
         if engine == Engine::Sqlite {
             fs::write(site.folder().join("acme.db"), b"").expect("the site's folder can be written");
         }
@@ -46,7 +46,6 @@ on_both_databases! {
 
     async fn a_database_of_a_newer_version_is_served_with_a_warning(engine: Engine) {
         let site = Site::new().tenant("acme", engine).write();
-        site.migrate();
         let database = Database::connect(site.database_url("acme")).await;
         let row = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)";
         database.execute(&format!("{row} VALUES (4711, 'later', true, '', 0)")).await;
@@ -63,7 +62,7 @@ on_both_databases! {
 
 #[test]
 fn a_missing_sqlite_file_is_reported_with_its_path_and_the_command_that_creates_it() {
-    let site = Site::new().tenant("acme", Engine::Sqlite).write();
+    let site = Site::new().tenant_with("acme", Engine::Sqlite, Tenant::unmigrated).write();
     let file = site.folder().join("acme.db");
     assert_all_say(
         &site,
@@ -76,7 +75,6 @@ fn a_missing_sqlite_file_is_reported_with_its_path_and_the_command_that_creates_
 #[test]
 fn an_inaccessible_sqlite_file_is_reported_with_its_owner_and_mode() {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let file = site.folder().join("acme.db");
     let config = site.config_path.to_str().expect("the temporary folder has a UTF-8 name");
     for (mode, right) in [(0o000, "may not read it"), (0o400, "may not write it")] {
@@ -117,7 +115,6 @@ async fn a_refusal_by_postgres_is_reported_once_with_its_code_and_the_remedy() {
 #[tokio::test]
 async fn a_missing_trigram_index_is_reported() {
     let site = Site::new().tenant("acme", Engine::Postgres).write();
-    site.migrate();
     assert!(!said(&site.run(&["check"], b"")).contains("warning"));
     let database = Database::connect(site.database_url("acme")).await;
     database.execute("DROP EXTENSION pg_trgm CASCADE").await;
@@ -128,14 +125,13 @@ async fn a_missing_trigram_index_is_reported() {
         assert!(output.code == 0 && said.contains("CREATE EXTENSION pg_trgm"), "{said}");
         assert!(said.contains("then `formgate migrate --tenant acme`"), "{said}");
     }
-    site.migrate();
+    assert_eq!(site.run(&["migrate", "--tenant", "acme"], b"").code, 0);
     assert!(!said(&site.run(&["check"], b"")).contains("warning"), "the remedy works");
 }
 
 #[test]
 fn commands_print_no_log_lines_unless_requested() {
     let site = Site::new().tenant("acme", Engine::Sqlite).redis(Redis::shared()).write();
-    site.migrate();
     site.token("acme", "tests");
     let config = site.config_path.to_str().expect("the temporary folder has a UTF-8 name");
     for command in [

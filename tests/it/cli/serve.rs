@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::support::acme::Acme;
 use crate::support::answer::Answer;
 use crate::support::child;
-use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::fixture::{Engine, Site, Tenant, on_both_databases};
 
 /// A broken tenant must not cost its callers more than this.
 const QUICKLY: Duration = Duration::from_secs(1);
@@ -65,9 +65,8 @@ on_both_databases! {
 /// A node that serves `acme`, and a `globex` whose database is there and empty.
 fn beside_globex(engine: Engine) -> Acme {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let token = site.token("acme", "tests");
-    let site = site.tenant("globex", engine).write();
+    let site = site.tenant_with("globex", engine, Tenant::unmigrated).write();
     if engine == Engine::Sqlite {
         fs::write(site.folder().join("globex.db"), b"").expect("the site's folder can be written");
     }
@@ -78,7 +77,6 @@ fn beside_globex(engine: Engine) -> Acme {
 /// A node that serves `acme`, and a `globex` whose database is not there.
 fn without_database_of_globex(database: &str) -> Acme {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let token = site.token("acme", "tests");
     let site = site.tenant_with("globex", Engine::Sqlite, |tenant| tenant.set("database", database)).write();
     let node = site.start();

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::fixture::{Engine, Site, Tenant, on_both_databases};
 use crate::support::process::Writable;
 
 fn listed(site: &Site) -> Vec<Value> {
@@ -14,7 +14,6 @@ fn listed(site: &Site) -> Vec<Value> {
 on_both_databases! {
     async fn only_the_token_is_printed_and_only_once(engine: Engine) {
         let site = Site::new().tenant("acme", engine).write();
-        site.migrate();
         assert_eq!(listed(&site), Vec::<Value>::new());
         let before = jiff::Timestamp::now();
         let output = site.run(&["token", "create", "--tenant", "acme", "--name", "Zapier & Söhne"], b"");
@@ -45,7 +44,6 @@ on_both_databases! {
 
     async fn a_revoked_token_stays_listed_with_its_instant(engine: Engine) {
         let site = Site::new().tenant("acme", engine).write();
-        site.migrate();
         for name in ["first", "second"] {
             site.token("acme", name);
         }
@@ -65,7 +63,6 @@ on_both_databases! {
 
     async fn a_token_that_could_not_be_printed_is_revoked(engine: Engine) {
         let site = Site::new().tenant("acme", engine).write();
-        site.migrate();
         let create = ["token", "create", "--tenant", "acme", "--name", "x"];
         for (lost, cause) in [(Writable::Full, "No space left"), (Writable::Abandoned, "Broken pipe")] {
             let output = site.run_into(&create, lost, Writable::Read);
@@ -81,7 +78,6 @@ on_both_databases! {
 
     async fn a_token_may_expire_after_a_while_or_at_an_instant(engine: Engine) {
         let site = Site::new().tenant("acme", engine).write();
-        site.migrate();
         let create = |expires: &str| {
             site.run(&["token", "create", "--tenant", "acme", "--name", "x", "--expires", expires], b"")
         };
@@ -114,7 +110,6 @@ on_both_databases! {
 
     async fn a_rotated_token_has_the_name_of_the_old_one_which_expires_or_is_revoked(engine: Engine) {
         let site = Site::new().tenant("acme", engine).write();
-        site.migrate();
         site.token("acme", "zapier");
         let rotate = |arguments: &[&str]| site.run(&[&["token", "rotate", "--tenant", "acme"], arguments].concat(), b"");
         let output = rotate(&["1"]);
@@ -154,7 +149,7 @@ on_both_databases! {
     }
 
     async fn before_its_migration_a_database_has_no_tokens(engine: Engine) {
-        let site = Site::new().tenant("acme", engine).write();
+        let site = Site::new().tenant_with("acme", engine, Tenant::unmigrated).write();
         if engine == Engine::Sqlite {
             std::fs::write(site.folder().join("acme.db"), b"").expect("the site's folder can be written");
         }
@@ -167,7 +162,6 @@ on_both_databases! {
 #[test]
 fn a_name_must_be_one_that_a_list_can_show() {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let create = |name: &str| site.run(&["token", "create", "--tenant", "acme", "--name", name], b"");
     for name in ["", &"x".repeat(256), "two\nlines", "\u{1b}[31mred"] {
         let output = create(name);

@@ -7,7 +7,6 @@ use crate::support::fixture::{Site, on_both_databases};
 on_both_databases! {
     async fn an_operator_lists_pauses_replays_and_rotates(engine: Engine) {
         let site = Site::new().tenant("acme", engine).write();
-        site.migrate();
         let node = site.start();
         let client = node.client().to(&site.host("acme")).with(&site.token("acme", "tests"));
         let body = json!({"target_url": "https://hooks.example.com/1"});

@@ -65,7 +65,7 @@ impl Scene {
 
     pub(super) async fn with(engine: Engine, differ: impl FnOnce(&mut Options)) -> Self {
         let folder = folder::temporary("domains");
-        let registry_url = engine.database(folder.path(), "registry");
+        let registry_url = engine.empty_database(folder.path(), "registry");
         let database = engine.database(folder.path(), "acme");
         let zones = Zones::start().await;
         zones.serve("acme.org", &[2], "forms A 127.0.0.1");

@@ -64,7 +64,6 @@ async fn a_gateway_without_tls_needs_no_certificate() {
         .collect();
     let site = Site::new().tenant("acme", Engine::Sqlite).gateway("listen", vec![Value::from(entry)]);
     let site = site.write();
-    site.migrate();
     let text = std::fs::read_to_string(&site.config_path).expect("it was written");
     let mut config: Table = text.parse().expect("it is TOML");
     config["gateway"].as_table_mut().expect("a table").remove("tls").expect("it has a certificate");

@@ -105,7 +105,6 @@ async fn a_renewed_certificate_is_served_without_a_signal_and_a_half_written_one
 async fn a_broken_certificate_affects_only_its_host_and_recovers_by_itself() {
     let site = with_forms().tenant_with("globex", Engine::Sqlite, |tenant| tenant.domain("forms.globex.test")).write();
     let key = site.folder().join("certs/forms.acme.test.key");
-    site.migrate();
     let token = site.token("acme", "tests");
     let sound = fs::read(&key).expect("it was issued");
     fs::write(&key, "-----BEGIN PRIVATE KEY-----\nMARKER").expect("it can be written");
@@ -180,7 +179,6 @@ async fn a_log_next_to_certificates_hides_no_fault_of_theirs() {
     let [link, file, log] = ["forms.acme.test.pem", "archived.pem", "a.log"].map(|name| certs.join(name));
     fs::rename(&link, &file).expect("it was issued");
     symlink(&file, &link).expect("the folder can be written");
-    site.migrate();
     let mut node = site.start();
     for line in 0..20 {
         fs::write(&log, line.to_string()).expect("the folder can be written");

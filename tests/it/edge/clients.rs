@@ -218,7 +218,6 @@ async fn a_restart_under_load_loses_no_request_of_any_client_over_http_2() {
     let site = TENANTS.iter().fold(Site::new(), |site, tenant| site.tenant(tenant, Engine::Sqlite));
     let site = site.requests_per_minute(100_000).gateway("listen", vec![callers.to_string()]);
     let site = site.gateway("admin_listen", operator.to_string()).write();
-    site.migrate();
     let start = |sockets: [TcpListener; 2], config: PathBuf| {
         spawn_blocking(move || Node::spawn_on(&config, sockets.each_ref(), &[]))
     };

@@ -65,7 +65,6 @@ async fn a_node_out_of_descriptors_does_not_spin_and_recovers() {
 async fn a_node_opens_more_files_than_a_shell_grants_at_first() {
     const FEW: u32 = 64;
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let token = site.token("acme", "tests");
     let node = Node::spawn_with_few_files(&site.config_path, FEW);
     let mut acme = Acme { site, node, token };
@@ -85,7 +84,6 @@ async fn clients_that_hold_all_connections_leave_descriptors_for_redis_and_datab
     let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(1000).redis(&redis);
     let site = site.gateway("redis_timeout_ms", 5000).gateway("on_redis_failure", "deny").databases("idle_seconds", 1);
     let site = site.write();
-    site.migrate();
     let token = site.token("acme", "tests");
     let mut node = Node::spawn_with_at_most_files(&site.config_path, 256);
     let lowered = node.log();

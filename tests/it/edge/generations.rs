@@ -31,7 +31,6 @@ impl Scene {
             None => site,
         };
         let site = site.write();
-        site.migrate();
         let slugs = ["acme", "globex"];
         for slug in slugs {
             site.import(slug, &json!({"type": "form", "id": 1, "name": format!("of {slug}'s database")}).to_string());

@@ -51,7 +51,6 @@ async fn a_tenant_that_is_added_is_served_from_its_first_handshake_on() {
     assert!(globex.get("/api/v1/me").try_send().await.is_err(), "no tenant has the name");
 
     let site = site.tenant("globex", Engine::Sqlite).write();
-    site.migrate();
     wait_for(&mut node, "the configuration is reloaded");
     let globex = globex.with(&site.token("globex", "tests"));
     assert_eq!(globex.get("/api/v1/me").send().await.status, 200);
@@ -135,7 +134,6 @@ async fn a_certificate_that_can_not_be_served_keeps_the_change_out_that_brings_i
     let site = site.tenant_with("globex", Engine::Sqlite, |tenant| tenant.domain("forms.globex.test"));
     let certificate = site.folder().join("certs/forms.globex.test.pem");
     let site = site.write();
-    site.migrate();
     let sound = fs::read(site.folder().join("certs/forms.globex.test.pem")).expect("it was issued");
     wait_for(&mut node, "the configuration is reloaded");
 

@@ -73,7 +73,6 @@ async fn two_nodes_restarted_one_after_the_other_lose_no_request() {
     let redis = Redis::start();
     let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(100_000).redis(&redis);
     let site = site.gateway("shutdown_delay_seconds", 1).write();
-    site.migrate();
     let token = site.token("acme", "tests");
     // Ports that a restarted node has again.
     let configs = [1, 2].map(|n| {
@@ -120,7 +119,6 @@ fn site_on_sockets() -> (Site, [TcpListener; 2]) {
     let [callers, operator] = sockets.each_ref().map(|socket| socket.local_addr().expect("it is bound").to_string());
     let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(100_000);
     let site = site.gateway("listen", vec![callers]).gateway("admin_listen", operator).write();
-    site.migrate();
     (site, sockets)
 }
 

@@ -44,7 +44,6 @@ on_both_databases! {
     async fn an_expired_token_is_refused_at_its_instant_on_every_node(engine: Engine) {
         let redis = Redis::start();
         let site = Site::new().tenant("acme", engine).redis(&redis).requests_per_minute(100_000).write();
-        site.migrate();
         let nodes = [site.start(), site.start()];
         let output = site.run(&["token", "create", "--tenant", "acme", "--name", "short", "--expires", "6s"], b"");
         assert_eq!((output.code, output.stderr.as_str()), (0, ""));
@@ -69,7 +68,6 @@ on_both_databases! {
     async fn a_rotation_refuses_no_request_until_the_overlap_ends(engine: Engine) {
         let redis = Redis::start();
         let site = Site::new().tenant("acme", engine).redis(&redis).requests_per_minute(100_000).write();
-        site.migrate();
         let old = site.token("acme", "zapier");
         let nodes = [site.start(), site.start()];
         for node in &nodes {
@@ -100,7 +98,6 @@ on_both_databases! {
 
     async fn the_last_use_is_stored_with_its_route_and_network(engine: Engine) {
         let site = Site::new().tenant("acme", engine).requests_per_minute(100_000).write();
-        site.migrate();
         let (used, lost) = (site.token("acme", "used"), site.token("acme", "lost"));
         let mut node = site.start();
         assert_eq!(status(&node, &site, &used).await, 200);

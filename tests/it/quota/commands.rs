@@ -75,9 +75,7 @@ fn site(redis: &Redis, limit: u32) -> Site {
     let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(limit).redis(redis);
     // The limiter of bad tokens is not what is tested here.
     let limits: toml::Table = "bad_tokens_burst = 10000".parse().expect("TOML");
-    let site = site.gateway("redis_timeout_ms", 5000).gateway("limits", limits).write();
-    site.migrate();
-    site
+    site.gateway("redis_timeout_ms", 5000).gateway("limits", limits).write()
 }
 
 /// How often a command was called.

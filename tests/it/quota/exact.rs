@@ -28,7 +28,6 @@ impl Nodes {
         let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(limit);
         // A busy machine is no slow store: no node decides alone here.
         let site = site.window_seconds(1).redis(&redis).gateway("redis_timeout_ms", 20_000).write();
-        site.migrate();
         let token = site.token("acme", "tests");
         // What the clock on a node's wall says changes nothing.
         let library = clock::library();

@@ -16,7 +16,6 @@ async fn assert_shared(keys: &[(&str, Value)], environment: &[(&str, &str)]) {
     let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(20);
     let site = site.gateway("redis_timeout_ms", 5000).gateway("on_redis_failure", "deny");
     let site = keys.iter().fold(site, |site, (key, value)| site.gateway(key, value.clone())).write();
-    site.migrate();
     let token = site.token("acme", "tests");
     let nodes = [0, 1].map(|_| Node::spawn_in(&site.config_path, environment));
     let clients = [0, 1].map(|n: usize| nodes[n].client().to(&site.host("acme")).with(&token));
@@ -44,7 +43,6 @@ async fn assert_shared(keys: &[(&str, Value)], environment: &[(&str, &str)]) {
 async fn assert_long_window(url: &str) {
     let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(5000).gateway("redis", url);
     let site = site.gateway("redis_timeout_ms", 5000).gateway("on_redis_failure", "deny").write();
-    site.migrate();
     let node = site.start();
     let client = node.client().to(&site.host("acme")).with(&site.token("acme", "tests"));
     // A node knows that a log is long once it held 640 requests.
@@ -114,7 +112,6 @@ async fn a_user_without_one_of_the_rights() {
     redis.run::<()>(&"ACL SETUSER gate on >secret ~* &* +@all -append".split_whitespace().collect::<Vec<_>>());
     let site = Site::new().tenant("acme", Engine::Sqlite);
     let site = site.gateway("redis", redis.url().replace("redis://", "redis://gate:secret@")).write();
-    site.migrate();
     let mut node = site.start();
     let told =
         node.wait_for_log(Duration::from_secs(30), |line| line.contains("unreachable:").then(|| line.to_owned()));

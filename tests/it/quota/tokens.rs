@@ -43,7 +43,6 @@ impl Nodes {
             Some(redis) => site.redis(redis).gateway("redis_timeout_ms", 200).write(),
             None => site.write(),
         };
-        site.migrate();
         let token = site.token("acme", "tests");
         let environment = [("FORMGATE_LOG", "info,formgate=debug")];
         let nodes: Vec<_> = (0..2).map(|_| Node::spawn_in(&site.config_path, &environment)).collect();
@@ -185,12 +184,13 @@ async fn a_new_token_works_at_once_on_every_node_though_it_was_asked_for_before(
         }
         nodes.insert(&new).await;
         // The word that goes round is that the tenant's tokens changed, not which.
-        let another = nodes.site.token("acme", "another");
+        let created = nodes.site.run(&["token", "create", "--tenant", "acme", "--name", "another"], b"");
+        let another = created.stdout.trim_end();
         if redis.is_some() {
             nodes.wait_for_lines(RECEIVED, 1);
         }
         assert_eq!(nodes.statuses(new.expose()).await, [200, 200]);
-        assert_eq!(nodes.statuses(&another).await, [200, 200]);
+        assert_eq!(nodes.statuses(another).await, [200, 200]);
     }
 }
 
@@ -199,7 +199,6 @@ async fn a_token_that_was_found_is_not_looked_up_again() {
     let redis = Redis::start();
     let site = Site::new().tenant("acme", Engine::Postgres).requests_per_minute(100_000);
     let site = site.redis(&redis).gateway("redis_timeout_ms", 5000).write();
-    site.migrate();
     let token = site.token("acme", "tests");
     let mut node = Node::spawn_in(&site.config_path, &[("FORMGATE_LOG", "info,formgate=debug")]);
     let client = node.client().to(&site.host("acme")).with(&token);
@@ -236,7 +235,6 @@ async fn a_token_that_was_found_is_not_looked_up_again() {
 on_both_databases! {
     async fn last_use_is_kept_to_the_minute_and_survives_a_stop(engine: Engine) {
         let site = Site::new().tenant("acme", engine).requests_per_minute(100_000).write();
-        site.migrate();
         let [used, _unused] = ["used", "unused"].map(|name| site.token("acme", name));
         let mut node = site.start();
         let client = node.client().to(&site.host("acme"));
@@ -260,7 +258,6 @@ on_both_databases! {
 #[tokio::test]
 async fn many_uses_are_few_writes() {
     let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(100_000).write();
-    site.migrate();
     let tokens: Vec<_> = (0..3).map(|n| site.token("acme", &format!("tests {n}"))).collect();
     let file = format!("sqlite:{}", site.folder().join("acme.db").display());
     let mut database = SqliteConnection::connect(&file).await.unwrap();

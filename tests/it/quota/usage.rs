@@ -25,7 +25,6 @@ on_both_databases! {
         let redis = Redis::start();
         let site = Site::new().tenant("acme", engine).requests_per_minute(16);
         let site = site.redis(&redis).gateway("redis_timeout_ms", 5000).write();
-        site.migrate();
         let [small, large, revoked] = ["small", "large", "revoked"].map(|name| site.token("acme", name));
         let nodes = [site.start(), site.start()];
         let [here, there] = [&nodes[0], &nodes[1]].map(|node| node.client().to(&site.host("acme")));
@@ -55,7 +54,6 @@ on_both_databases! {
 #[tokio::test]
 async fn the_embedded_window_reports_the_same() {
     let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(6).write();
-    site.migrate();
     let [one, other] = ["one", "other"].map(|name| site.token("acme", name));
     let node = site.start();
     let client = node.client().to(&site.host("acme"));

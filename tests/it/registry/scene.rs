@@ -49,7 +49,7 @@ pub(crate) struct Answer {
 impl Scene {
     pub(crate) fn new(engine: Engine) -> Self {
         let folder = folder::temporary("registry");
-        let registry_url = engine.database(folder.path(), "registry");
+        let registry_url = engine.empty_database(folder.path(), "registry");
         let names = ["*.example.test", "*.acme.test"];
         let issued = certificate::issue(&folder.path().join("certs"), &names);
         let mut tls = Table::new();
@@ -146,7 +146,7 @@ impl Scene {
     /// The database of a tenant.
     fn database(&self, slug: &str) -> String {
         let mut databases = self.databases.lock().unwrap();
-        let new = || self.engine.database(self.folder.path(), slug);
+        let new = || self.engine.empty_database(self.folder.path(), slug);
         databases.entry(slug.to_owned()).or_insert_with(new).clone()
     }
 

@@ -30,7 +30,6 @@ impl Acme {
     /// A site that has `acme` among its tenants; all of them are migrated.
     pub(crate) fn of(site: Site) -> Self {
         let site = site.write();
-        site.migrate();
         let token = site.token("acme", "tests");
         let node = site.start();
         Self { site, node, token }

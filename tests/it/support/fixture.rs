@@ -1,11 +1,9 @@
 //! A site: a configuration in a folder of its own, with certificates and databases for its tenants.
 //!
-//! What a site does to its databases goes through the real commands, as an operator does it. Sites don't share anything
-//! but the servers, so their tests run side by side.
+//! Each tenant has a database of its own, at the newest schema. Sites share only servers, so their tests run side by side.
 //!
 //! ```ignore
 //! let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(1000).write();
-//! site.migrate();
 //! site.import("acme", r#"{"type":"user","id":7,"email":"ana@example.com","name":"Ana"}"#);
 //! let token = site.token("acme", "tests");
 //! let node = site.start();
@@ -16,6 +14,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use formgate::store::DatabaseLocation;
 use tempfile::TempDir;
 use tokio::task::spawn_blocking;
 use toml::{Table, Value};
@@ -23,10 +22,14 @@ use toml::{Table, Value};
 use super::certificate::{self, Issued};
 use super::database::Database;
 use super::folder;
+use super::library;
 use super::pgbouncer::PgBouncer;
 use super::postgres::{Postgres, Version};
 use super::process::{self, Node, Output, Writable};
 use super::redis::Redis;
+
+/// What tells formgate that a PgBouncer gives each transaction a connection.
+const TRANSACTION_MODE: &str = "?pooler=transaction";
 
 /// The domain under which every tenant has its sign-in address.
 const SIGN_IN_DOMAIN: &str = "example.test";
@@ -54,16 +57,57 @@ pub(crate) enum Server {
 }
 
 impl Engine {
-    /// The URL of a new database, whose file, if it has one, is in the folder.
-    pub(crate) fn database(self, folder: &Path, name: &str) -> String {
+    /// The URL of a new database without tables. A SQLite file is in the folder once something creates it.
+    pub(crate) fn empty_database(self, folder: &Path, name: &str) -> String {
         match self {
-            Self::Sqlite => format!("sqlite:{}", folder.join(format!("{name}.db")).display()),
+            Self::Sqlite => format!("sqlite:{}", sqlite_file(folder, name).display()),
             Self::Postgres => Postgres::database(),
             Self::PostgresOn(Server::Version(version)) => Postgres::of_version(version).new_database(),
             Self::PostgresOn(Server::Schema) => Postgres::new_schema(),
-            Self::PostgresOn(Server::Pooled) => PgBouncer::shared().url(&Postgres::database(), "?pooler=transaction"),
+            Self::PostgresOn(Server::Pooled) => PgBouncer::shared().url(&Postgres::database(), TRANSACTION_MODE),
         }
     }
+
+    /// The URL of a new database at the newest schema.
+    pub(crate) fn database(self, folder: &Path, name: &str) -> String {
+        match self {
+            Self::Sqlite => {
+                library::copy_file(library::migrated_file(), &sqlite_file(folder, name));
+                self.empty_database(folder, name)
+            }
+            Self::Postgres => Postgres::shared().new_migrated_database(),
+            Self::PostgresOn(Server::Version(version)) => Postgres::of_version(version).new_migrated_database(),
+            Self::PostgresOn(Server::Schema) => {
+                let url = Postgres::new_schema();
+                migrate(&url);
+                url
+            }
+            Self::PostgresOn(Server::Pooled) => {
+                PgBouncer::shared().url(&Postgres::shared().new_migrated_database(), TRANSACTION_MODE)
+            }
+        }
+    }
+
+    /// The URL of a copy of a database that nothing has open, for tests that would all fill one alike.
+    pub(crate) fn copy(self, url: &str, folder: &Path, name: &str) -> String {
+        match (self, url.split_once(':')) {
+            (Self::Sqlite, Some(("sqlite", file))) => {
+                library::copy_file(Path::new(file), &sqlite_file(folder, name));
+                self.empty_database(folder, name)
+            }
+            (Self::Postgres, _) => Postgres::shared().copy(url.rsplit_once('/').expect("a URL has a path").1),
+            _ => panic!("{self:?} has no copies of {url}"),
+        }
+    }
+}
+
+/// Brings the database of an absolute URL to the newest schema, as the role in it.
+pub(crate) fn migrate(url: &str) {
+    library::migrate(&library::location(url, Path::new("/")));
+}
+
+fn sqlite_file(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.db"))
 }
 
 /// Makes two tests of one text: `a_test::sqlite` and `a_test::postgres`.
@@ -162,20 +206,23 @@ impl Site {
         self.gateway("tls", as_table(&issued))
     }
 
-    /// Adds a tenant with a new database.
+    /// Adds a tenant with a new database at the newest schema.
     pub(crate) fn tenant(self, slug: &str, engine: Engine) -> Self {
         self.tenant_with(slug, engine, |tenant| tenant)
     }
 
     /// Adds a tenant that is not like the others.
     pub(crate) fn tenant_with(mut self, slug: &str, engine: Engine, differ: impl FnOnce(Tenant) -> Tenant) -> Self {
-        let database = engine.database(self.folder.path(), slug);
-        let plain = Tenant { table: Table::new(), domains: Vec::new() }
+        let plain = Tenant { table: Table::new(), domains: Vec::new(), is_migrated: true }
             .set("slug", slug)
             .set("name", display_name(slug))
-            .set("address", self.host(slug))
-            .set("database", database);
-        self.tenants.push(differ(plain));
+            .set("address", self.host(slug));
+        let mut tenant = differ(plain);
+        if !tenant.table.contains_key("database") {
+            let create = if tenant.is_migrated { Engine::database } else { Engine::empty_database };
+            tenant = tenant.set("database", create(engine, self.folder.path(), slug));
+        }
+        self.tenants.push(tenant);
         self
     }
 
@@ -247,7 +294,11 @@ impl Site {
     /// The URL of a tenant's database.
     pub(crate) fn database_url(&self, slug: &str) -> &str {
         let tenant = self.tenants.iter().find(|tenant| tenant.table["slug"].as_str() == Some(slug));
-        tenant.and_then(|tenant| tenant.table["database"].as_str()).expect("the site has the tenant")
+        tenant.expect("the site has the tenant").database_url()
+    }
+
+    fn location(&self, slug: &str) -> DatabaseLocation {
+        library::location(self.database_url(slug), self.folder())
     }
 
     /// Where a tenant's window is in Redis; its database is migrated.
@@ -258,19 +309,21 @@ impl Site {
         format!("formgate:window:{{{slug}}}:{identity}")
     }
 
-    /// Brings every database to the newest schema.
+    /// Brings every database to the newest schema, for tenants with databases of the test's own.
     pub(crate) fn migrate(&self) {
-        self.succeed(&["migrate"], b"");
+        for tenant in &self.tenants {
+            library::migrate(&library::location(tenant.database_url(), self.folder()));
+        }
     }
 
     /// Loads NDJSON into a tenant's database.
     pub(crate) fn import(&self, slug: &str, ndjson: &str) {
-        self.succeed(&["import", "--tenant", slug, "-"], ndjson.as_bytes());
+        library::import(&self.location(slug), ndjson);
     }
 
-    /// Makes a token.
+    /// Creates a token.
     pub(crate) fn token(&self, slug: &str, name: &str) -> String {
-        self.succeed(&["token", "create", "--tenant", slug, "--name", name], b"").stdout.trim_end().to_owned()
+        library::create_token(&self.location(slug), name)
     }
 
     /// Starts a node; several may serve one site.
@@ -296,21 +349,22 @@ impl Site {
         let config = self.config_path.to_str().expect("the temporary folder has a UTF-8 name");
         process::formgate_into(&[command, &["--config", config]].concat(), stdout, stderr)
     }
-
-    fn succeed(&self, command: &[&str], input: &[u8]) -> Output {
-        let output = self.run(command, input);
-        assert_eq!(output.code, 0, "formgate {command:?}:\n{}", output.stderr);
-        output
-    }
 }
 
 /// A `[[tenant]]` table in the making.
 pub(crate) struct Tenant {
     table: Table,
     domains: Vec<String>,
+    is_migrated: bool,
 }
 
 impl Tenant {
+    /// Gives the tenant a database without tables.
+    pub(crate) fn unmigrated(mut self) -> Self {
+        self.is_migrated = false;
+        self
+    }
+
     /// Adds a custom domain with a certificate of its own.
     pub(crate) fn domain(mut self, name: &str) -> Self {
         self.domains.push(name.to_owned());
@@ -321,6 +375,10 @@ impl Tenant {
     pub(crate) fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.table.insert(key.into(), value.into());
         self
+    }
+
+    fn database_url(&self) -> &str {
+        self.table["database"].as_str().expect("each tenant is given a URL")
     }
 
     fn as_written(&self, folder: &Path) -> Value {

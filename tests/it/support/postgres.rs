@@ -8,18 +8,22 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use super::child::{self, Child, is_root};
 use super::folder;
+use super::library::{self, BECOME_ANOTHER};
 
 /// Loaded machines take seconds; a server that needs longer does not start at all.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// A port is taken by somebody else between our look and the server's bind once in a blue moon, not three times.
 const ATTEMPTS: u32 = 3;
+
+/// The database that migrated ones are copied from.
+const TEMPLATE: &str = "formgate_template";
 
 /// What root adds to `setpriv` to become the user of the Debian package.
 const AS_POSTGRES: &[&str] = &["--reuid=postgres", "--regid=postgres", "--init-groups"];
@@ -30,6 +34,8 @@ pub(crate) struct Postgres {
     data: PathBuf,
     port: u16,
     databases: AtomicU32,
+    /// Whether the database that others are copied from was created.
+    template: OnceLock<()>,
     server: Child,
     /// Settings beyond those of every server.
     settings: Vec<String>,
@@ -81,8 +87,30 @@ impl Postgres {
 
     /// The URL of a fresh, empty database on this server.
     pub(crate) fn new_database(&self) -> String {
-        let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        let name = self.new_name();
         self.execute(&format!("CREATE DATABASE {name}"));
+        self.url(&name)
+    }
+
+    fn new_name(&self) -> String {
+        format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The URL of a new database at the newest schema.
+    pub(crate) fn new_migrated_database(&self) -> String {
+        self.template.get_or_init(|| {
+            self.execute(&format!("CREATE DATABASE {TEMPLATE}"));
+            library::migrate(&library::location(&self.url(TEMPLATE), &self.data));
+        });
+        self.copy(TEMPLATE)
+    }
+
+    /// The URL of a copy of a database that nothing is connected to.
+    pub(super) fn copy(&self, database: &str) -> String {
+        let name = self.new_name();
+        let copy = format!("CREATE DATABASE {name} TEMPLATE {database}");
+        let [become_another, _] = BECOME_ANOTHER;
+        checked(&mut psql(&self.url("postgres"), &[&copy, &format!("\\connect {name}"), become_another]));
         self.url(&name)
     }
 
@@ -173,7 +201,7 @@ impl Postgres {
         let (port, server) = (0..ATTEMPTS)
             .find_map(|_| attempt(child::free_port()))
             .unwrap_or_else(|| panic!("Postgres did not start:\n{}", log_of(&data)));
-        Self { programs, data, port, databases: AtomicU32::new(0), server, settings }
+        Self { programs, data, port, databases: AtomicU32::new(0), template: OnceLock::new(), server, settings }
     }
 
     /// Runs one statement as the superuser, in the maintenance database.
@@ -185,14 +213,16 @@ impl Postgres {
     pub(crate) fn execute_in(database: &str, statement: &str) {
         // What `schema` does for formgate, the search path does for libpq.
         let (database, schema) = database.split_once("?schema=").unwrap_or((database, "public"));
-        checked(
-            Command::new(find_client("psql"))
-                .env("PGOPTIONS", format!("--search_path={schema}"))
-                .args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1"])
-                .arg(format!("--dbname={database}"))
-                .arg(format!("--command={statement}")),
-        );
+        checked(psql(database, &[statement]).env("PGOPTIONS", format!("--search_path={schema}")));
     }
+}
+
+/// A psql that runs commands one after the other.
+fn psql(database: &str, commands: &[&str]) -> Command {
+    let mut psql = Command::new(find_client("psql"));
+    psql.args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1"]).arg(format!("--dbname={database}"));
+    psql.args(commands.iter().map(|command| format!("--command={command}")));
+    psql
 }
 
 /// Starts the server and waits until it takes connections; nothing when it ends instead.

@@ -277,6 +277,11 @@ impl Node {
     pub(crate) fn log(&mut self) -> String {
         // Lines of requests are gathered for a moment.
         thread::sleep(GATHERED);
+        self.collected()
+    }
+
+    /// What has arrived of the log.
+    fn collected(&mut self) -> String {
         if self.child.exited().is_some()
             && let Some(collector) = self.collector.take()
         {
@@ -320,7 +325,7 @@ impl Node {
     pub(crate) fn wait_for_log<T>(&mut self, limit: Duration, look: impl Fn(&str) -> Option<T>) -> Option<T> {
         child::until(limit, || {
             let has_ended = self.child.exited().is_some();
-            match self.log().lines().find_map(&look) {
+            match self.collected().lines().find_map(&look) {
                 None if has_ended => Some(None),
                 seen => seen.map(Some),
             }

@@ -186,7 +186,6 @@ on_both_databases! {
 #[tokio::test]
 async fn a_subscription_of_another_account_is_out_of_reach() {
     let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Postgres).write();
-    site.migrate();
     let node = site.start();
     let [acme, globex] =
         ["acme", "globex"].map(|slug| node.client().to(&site.host(slug)).with(&site.token(slug, "tests")));

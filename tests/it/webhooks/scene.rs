@@ -59,7 +59,6 @@ impl Scene {
         webhooks.insert("allow_targets".into(), vec!["127.0.0.0/8"].into());
         differ(&mut webhooks);
         let site = site.gateway("webhooks", webhooks).write();
-        site.migrate();
         let database = Database::connect(site.database_url("acme")).await;
         database.execute(FORMS).await;
         let token = site.token("acme", "tests");

@@ -180,7 +180,7 @@ on_both_databases! {
 #[tokio::test]
 async fn a_postgres_that_stops_leaves_all_or_nothing_and_is_found_again() {
     let mut postgres = Postgres::start();
-    let database = postgres.new_database();
+    let database = postgres.new_migrated_database();
     let account = account_with(Engine::Postgres, "", |tenant| tenant.set("database", database));
     let mut trial = Trial::begin(&account, 9).await;
     for round in 0..8 {

@@ -145,7 +145,6 @@ on_both_databases! {
 
     async fn another_account_is_not_touched(engine: Engine) {
         let site = Site::new().tenant("acme", engine).tenant("globex", engine).requests_per_minute(100_000).write();
-        site.migrate();
         let node = site.start();
         let client = |slug| node.client().to(&site.host(slug)).with(&site.token(slug, "tests"));
         let (acme, globex) = (client("acme"), client("globex"));

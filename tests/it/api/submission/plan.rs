@@ -6,19 +6,37 @@ use formgate::store::filter::{Keyword, SortBy, SortDirection, Status, Submission
 use formgate::store::{
     DatabaseLocation, Durability, GroupWrite, PageRequest, Report, Store, StoreError, SyncedBy, WriteMode,
 };
+use tokio::sync::OnceCell;
 
-use crate::api::account::{Account, account};
+use crate::api::account::{Account, account_with};
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::folder;
 
 /// How many submissions there are: so many that reading all of them never looks cheap, and that a keyword in most of them
 /// is in more than are looked up whatever else is asked for.
 const SUBMISSIONS: i64 = 22_000;
 
-/// Fills an account by SQL: 20 forms, 1,000 users, 20 labels, one answer a submission, a minute between them.
+/// An account with a copy of the filled database.
 async fn filled(engine: Engine) -> (Account, Store) {
-    let account = account(engine, "");
-    let database = account.database().await;
+    static FILLED: [OnceCell<String>; 2] = [const { OnceCell::const_new() }; 2];
+    let filled = FILLED[usize::from(engine == Engine::Postgres)].get_or_init(|| fill(engine)).await;
+    let folder = folder::of_this_run();
+    let copy = engine.copy(filled, folder, &format!("filled-{:x}", rand::random::<u64>()));
+    let account = account_with(engine, "", |tenant| tenant.set("database", copy));
+    // On a new connection, which has prepared nothing yet.
+    let store = open(account.database_url()).await;
+    (account, store)
+}
+
+async fn open(url: &str) -> Store {
+    Store::open(&DatabaseLocation::parse(url, "/".as_ref()).unwrap(), 1).await.unwrap()
+}
+
+/// Fills a database by SQL: 20 forms, 1,000 users, 20 labels, one answer a submission, a minute between them.
+async fn fill(engine: Engine) -> String {
+    let url = engine.database(folder::of_this_run(), "filled");
+    let database = Database::connect(&url).await;
     let numbers = |to: i64| match engine {
         Engine::Postgres | Engine::PostgresOn(_) => format!("generate_series(1, {to}) AS n (i)"),
         Engine::Sqlite => format!(
@@ -67,14 +85,13 @@ async fn filled(engine: Engine) -> (Account, Store) {
     ] {
         database.execute(&statement).await;
     }
-    let location = DatabaseLocation::parse(account.database_url(), "/".as_ref()).unwrap();
-    let store = Store::open(&location, 1).await.unwrap();
+    let store = open(&url).await;
     settle(&store).await;
     store.close().await;
     // As autovacuum does in time: an index-only scan needs pages that are known to be visible to all.
     database.execute(if engine == Engine::Postgres { "VACUUM ANALYZE" } else { "ANALYZE" }).await;
-    // On a new connection, which has prepared nothing yet.
-    (account, Store::open(&location, 1).await.unwrap())
+    database.close().await;
+    url
 }
 
 /// Searches until everything that was written has been derived from: a search waits for a few seconds of it.

@@ -214,7 +214,6 @@ on_both_databases! {
 
     async fn another_account_has_its_own_subscriptions(engine: Engine) {
         let site = Site::new().tenant("acme", engine).tenant("globex", engine).requests_per_minute(100_000).write();
-        site.migrate();
         let node = site.start();
         let clients = ["acme", "globex"].map(|slug| node.client().to(&site.host(slug)).with(&site.token(slug, "tests")));
         let [acme, globex] = &clients;

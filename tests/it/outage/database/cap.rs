@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use super::scene::{PATIENCE, Scene};
 use crate::support::client::{Client, operator_count};
 use crate::support::database::Database;
-use crate::support::fixture::{Engine, Site};
+use crate::support::fixture::{Engine, Site, migrate};
 use crate::support::postgres::Postgres;
 
 const OPEN_POSTGRES: &str = r#"formgate_database_connections{database="postgres",state="open"}"#;
@@ -71,14 +71,14 @@ async fn a_thousand_tenants_one_after_another_stay_within_the_connection_limit()
     /// The runtime's threads for files: those that look at a commit, a log, a certificate.
     const FILES: u64 = 3;
     let site = Site::new().tenant("t0", Engine::Sqlite).write();
-    site.migrate();
     let token = site.token("t0", "tests");
     let file = site.database_url("t0").strip_prefix("sqlite:").unwrap().to_owned();
     let site = site.databases("sqlite_mib", 13).databases("sqlite_idle_seconds", 1);
     let site = (1..TENANTS).fold(site, |site, n| {
         let copy = site.folder().join(format!("t{n}.db"));
-        fs::copy(&file, copy).unwrap();
-        site.tenant(&format!("t{n}"), Engine::Sqlite)
+        fs::copy(&file, &copy).unwrap();
+        let url = format!("sqlite:{}", copy.display());
+        site.tenant_with(&format!("t{n}"), Engine::Sqlite, |tenant| tenant.set("database", url))
     });
     let site = site.requests_per_minute(100_000).write();
     let mut node = site.start();
@@ -118,6 +118,7 @@ async fn a_server_that_takes_few_connections_serves_by_those() {
     database.execute("GRANT CREATE, USAGE ON SCHEMA public TO few").await;
     let name = url.rsplit('/').next().unwrap();
     server.execute(&format!("ALTER DATABASE {name} OWNER TO few"));
+    migrate(&few);
     let mut scene = Scene::with(Site::new(), Engine::Sqlite, |tenant| tenant.set("database", few));
     assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
     for _ in 0..5 {

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::scene::{PATIENCE, Scene};
 use crate::support::client::operator_get;
 use crate::support::database::Database;
-use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::fixture::{Engine, Site, Tenant, on_both_databases};
 use crate::support::folder::owner_of;
 use crate::support::postgres::Postgres;
 
@@ -24,7 +24,7 @@ const BACK: &str = "the tenant's database is back";
 /// A scene on a server of its own.
 fn on_own_server() -> (Postgres, Scene) {
     let server = Postgres::start();
-    let url = server.new_database();
+    let url = server.new_migrated_database();
     let scene = Scene::with(Site::new(), Engine::Sqlite, |tenant| tenant.set("database", url));
     (server, scene)
 }
@@ -64,7 +64,7 @@ async fn a_server_that_hangs() {
 #[tokio::test]
 async fn a_server_that_is_down_when_the_node_starts() {
     let mut server = Postgres::start();
-    let url = server.new_database();
+    let url = server.new_migrated_database();
     let site = Site::new().tenant_with("acme", Engine::Sqlite, |tenant| tenant.set("database", url));
     let site = site.tenant("globex", Engine::Sqlite).requests_per_minute(100_000).write();
     site.migrate();
@@ -83,7 +83,6 @@ async fn a_database_that_is_not_there_yet() {
     let server = Postgres::start();
     let site = Site::new().tenant_with("acme", Engine::Sqlite, |tenant| tenant.set("database", server.url("late")));
     let site = site.tenant("globex", Engine::Sqlite).requests_per_minute(100_000).write();
-    assert_eq!(site.run(&["migrate", "--tenant", "globex"], b"").code, 0);
     let node = site.start();
     let stranger = formgate::tenant::token::PresentedToken::generate();
     let client = node.client().to(&site.host("acme")).with(stranger.expose());
@@ -114,7 +113,6 @@ async fn connections_that_the_server_ends_are_not_noticed() {
 async fn replaced(break_it: impl FnOnce(&Path)) {
     let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite);
     let site = site.requests_per_minute(100_000).write();
-    site.migrate();
     let (file, token) = (file_of(&site), site.token("acme", "tests"));
     let kept = file.with_extension("kept");
     fs::rename(&file, &kept).unwrap();
@@ -164,7 +162,6 @@ async fn a_file_that_another_process_has_locked() {
 async fn a_disk_that_is_full_keeps_writes_out_and_not_reads() {
     let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite);
     let site = site.requests_per_minute(100_000).write();
-    site.migrate();
     let node = crate::support::process::Node::spawn_with_bounded_files(&site.config_path);
     let scene = Scene::of(site, node);
     assert_eq!(scene.write().await, 201);
@@ -191,7 +188,6 @@ async fn a_disk_that_is_full_keeps_writes_out_and_not_reads() {
 async fn a_disk_that_is_full_when_a_file_is_opened_keeps_writes_out_and_not_reads() {
     let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite);
     let site = site.requests_per_minute(100_000).write();
-    site.migrate();
     let tokens = ["acme", "globex"].map(|slug| site.token(slug, "before"));
     let mut node = crate::support::process::Node::spawn_with_bounded_files(&site.config_path);
     let limit_files = |bytes: &str| {
@@ -292,7 +288,7 @@ async fn a_password_that_is_wrong() {
     let server = Postgres::start();
     server.execute("CREATE ROLE keeper SUPERUSER LOGIN PASSWORD 'marker-right'");
     server.demand_password_of("keeper");
-    let url = server.new_database().replace("postgres@", "keeper:marker-right@");
+    let url = server.new_migrated_database().replace("postgres@", "keeper:marker-right@");
     let mut scene = Scene::with(Site::new(), Engine::Sqlite, |tenant| tenant.set("database", url));
     assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
     server.execute("ALTER ROLE keeper PASSWORD 'marker-other'");
@@ -361,9 +357,8 @@ async fn wait_until_it_is_default(database: &Database, read_only: &str) {
 on_both_databases! {
     /// The failing statement is not tried for ever, and the tenants are told apart.
     async fn a_schema_that_is_too_old(engine: Engine) {
-        let site = Site::new().tenant("acme", engine).tenant("globex", Engine::Sqlite);
+        let site = Site::new().tenant_with("acme", engine, Tenant::unmigrated).tenant("globex", Engine::Sqlite);
         let site = site.requests_per_minute(100_000).write();
-        assert_eq!(site.run(&["migrate", "--tenant", "globex"], b"").code, 0);
         let node = site.start();
         let stranger = formgate::tenant::token::PresentedToken::generate();
         let client = node.client().to(&site.host("acme")).with(stranger.expose());

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::acme::Acme;
 use crate::support::client::{operator_get, wait_for_count};
-use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::fixture::{Engine, Site, Tenant, on_both_databases};
 use crate::support::postgres::Postgres;
 
 /// Far longer than a round through a few databases takes.
@@ -30,7 +30,7 @@ on_both_databases! {
         assert_eq!(readiness().await, (200, all_well.clone()));
 
         // Its database was not migrated.
-        acme.site = acme.site.tenant("globex", engine).write();
+        acme.site = acme.site.tenant_with("globex", engine, Tenant::unmigrated).write();
         if engine == Engine::Sqlite {
             std::fs::write(acme.site.folder().join("globex.db"), b"").expect("the site's folder can be written");
         }
@@ -75,8 +75,7 @@ async fn fault_of(operator: SocketAddr, tenant: &str) -> String {
 on_both_databases! {
     async fn an_unmigrated_database_is_reported_before_its_first_request(engine: Engine) {
         let site = Site::new().tenant("acme", Engine::Sqlite).write();
-        site.migrate();
-        let site = site.tenant("globex", engine).write();
+        let site = site.tenant_with("globex", engine, Tenant::unmigrated).write();
         if engine == Engine::Sqlite {
             std::fs::write(site.folder().join("globex.db"), b"").expect("the site's folder can be written");
         }
@@ -104,7 +103,6 @@ async fn a_wrong_password_is_reported_before_anybody_calls() {
     server.demand_password_of("keeper");
     let url = server.new_database().replace("postgres@", "keeper:marker-wrong@");
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
-    site.migrate();
     let site = site.tenant_with("globex", Engine::Sqlite, |tenant| tenant.set("database", url)).write();
     let mut node = site.start();
     let fault = fault_of(node.operator_address(), "globex").await;

@@ -36,7 +36,6 @@ impl Scene {
     pub(super) fn with(site: Site, engine: Engine, differ: impl FnOnce(Tenant) -> Tenant) -> Self {
         let site = site.tenant_with("acme", engine, differ).tenant("globex", Engine::Sqlite);
         let site = site.requests_per_minute(100_000).write();
-        site.migrate();
         let node = site.start();
         Self::of(site, node)
     }

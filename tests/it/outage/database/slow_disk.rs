@@ -28,7 +28,6 @@ async fn accounts_are_served_while_the_files_that_made_room_for_them_can_not_be_
     let all = || writers.iter().chain(&readers);
     let site = (0..OTHERS).fold(site, |site, n| site.tenant(&format!("other{n}"), Engine::Sqlite));
     let site = all().fold(site, |site, slug| site.tenant(slug, Engine::Sqlite)).requests_per_minute(100_000).write();
-    site.migrate();
     let tokens: Vec<String> = all().map(|slug| site.token(slug, "tests")).collect();
     let clients = |node: &Node| -> Vec<_> {
         all().zip(&tokens).map(|(slug, token)| node.client().to(&site.host(slug)).with(token)).collect()

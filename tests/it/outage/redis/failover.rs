@@ -19,7 +19,6 @@ async fn outlive(key: &str, value: impl Into<Value>, master: &mut Redis) {
     let time_limit = i64::try_from(TIME_LIMIT.as_millis()).expect("a short time");
     let site = site.gateway("redis_timeout_ms", time_limit).gateway("on_redis_failure", "deny");
     let site = site.gateway(key, value).write();
-    site.migrate();
     let token = site.token("acme", "tests");
     let nodes = [site.start(), site.start()];
     let clients = [0, 1].map(|n: usize| nodes[n].client().to(&site.host("acme")).with(&token));

@@ -56,7 +56,6 @@ async fn a_full_window_stays_full_when_redis_goes() {
 async fn a_moment_without_an_answer_does_not_make_a_node_decide_alone() {
     let redis = Redis::start();
     let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(1000).redis(&redis).write();
-    site.migrate();
     let mut node = site.start();
     let client = node.client().to(&site.host("acme")).with(&site.token("acme", "tests"));
     let operator = node.operator_address();

@@ -49,7 +49,6 @@ impl Scene {
         let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(limit).redis(&redis);
         let time_limit = i64::try_from(TIME_LIMIT.as_millis()).expect("a short time");
         let site = site.gateway("redis_timeout_ms", time_limit).gateway("on_redis_failure", policy).write();
-        site.migrate();
         let token = site.token("acme", "tests");
         let node = site.start();
         let client = node.client().to(&site.host("acme")).with(&token);
@@ -142,7 +141,6 @@ pub(super) struct Undisturbed {
 impl Undisturbed {
     pub(super) fn start() -> Self {
         let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(100_000).write();
-        site.migrate();
         let token = site.token("acme", "tests");
         let node = site.start();
         let callers = Callers::start(1, &node.client().to(&site.host("acme")).with(&token));

@@ -29,7 +29,6 @@ async fn outlive(break_master: impl FnOnce(&mut Redis), mend: impl FnOnce(&mut R
     let time_limit = i64::try_from(TIME_LIMIT.as_millis()).expect("a short time");
     let site = site.gateway("redis_timeout_ms", time_limit).gateway("on_redis_failure", "deny");
     let site = site.gateway("redis_cluster", cluster.urls()).requests_per_minute(100_000).write();
-    site.migrate();
     let mut node = site.start();
     let operator = node.operator_address();
     let (lost, kept): (Vec<_>, Vec<_>) = slugs.iter().partition(|slug| cluster.place_of(&format!("{{{slug}}}")) == 1);

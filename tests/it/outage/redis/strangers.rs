@@ -54,7 +54,6 @@ async fn a_window_that_is_no_text_concerns_its_account_alone() {
     let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite);
     let site = site.requests_per_minute(100).redis(&redis).gateway("redis_timeout_ms", 1000);
     let site = site.gateway("on_redis_failure", "deny").write();
-    site.migrate();
     let mut node = site.start();
     let [acme, globex] =
         ["acme", "globex"].map(|slug| node.client().to(&site.host(slug)).with(&site.token(slug, "tests")));
@@ -84,7 +83,6 @@ async fn a_text_that_looks_like_a_window_is_outlived() {
     let redis = Redis::start();
     let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(5).window_seconds(1);
     let site = site.redis(&redis).gateway("redis_timeout_ms", 5000).write();
-    site.migrate();
     let node = site.start();
     let client = node.client().to(&site.host("acme")).with(&site.token("acme", "tests"));
     let window = site.window_key("acme").await;
