@@ -18,35 +18,41 @@ on_both_databases! {
         let scene = Scene::start(engine);
         let base = format!("https://{}", scene.host("acme"));
         let browser = Browser::start().await;
+        // A page looks the same whichever database its rows are from.
+        let check_page = async |name: &str| {
+            if engine == Engine::Sqlite {
+                browser.check_page(name).await;
+            }
+        };
         browser.open(&format!("{base}/admin")).await;
-        browser.check_page("not-signed-in").await;
+        check_page("not-signed-in").await;
         let link = scene.link("acme", "admin", 600).await;
         browser.open(&format!("{base}{link}")).await;
-        browser.check_page("enter").await;
+        check_page("enter").await;
         browser.follow("button").await;
-        browser.check_page("overview-empty").await;
+        check_page("overview-empty").await;
 
         browser.follow("main a.button").await;
-        browser.check_page("tokens-empty").await;
+        check_page("tokens-empty").await;
         browser.type_into("#name", "   ").await;
         browser.follow("main form button").await;
         assert!(browser.page.title().await.unwrap().starts_with("Error: "));
-        browser.check_page("tokens-error").await;
+        check_page("tokens-error").await;
         browser.type_into("#name", "<script>document.title = 'run'</script>").await;
         browser.follow("main form button").await;
         let value = browser.text("#token-value").await;
         assert!(value.starts_with("fg_") && value.len() == 49, "{value}");
-        browser.check_page("token-value").await;
+        check_page("token-value").await;
 
         // The browser offers to send the form again, which shows no value.
         browser.page.refresh().await.unwrap();
         assert_eq!(browser.text("h1").await, "This form was sent before");
-        browser.check_page("token-again").await;
+        check_page("token-again").await;
         for path in ["", "/tokens", "/tokens/1", "/tokens/1/revoke", "/webhooks", "/groups", "/audit", "/sessions"] {
             browser.open(&format!("{base}/admin{path}")).await;
             assert!(!browser.page.source().await.unwrap().contains(&value), "{path}");
             assert_ne!(browser.page.title().await.unwrap(), "run");
-            browser.check_page(&format!("page{}", path.replace('/', "-"))).await;
+            check_page(&format!("page{}", path.replace('/', "-"))).await;
         }
         browser.page.back().await.unwrap();
         browser.page.back().await.unwrap();
@@ -55,31 +61,31 @@ on_both_databases! {
         let api = scene.node.client().to(&scene.host("acme")).with(&value);
         assert_eq!(api.get("/api/v1/me").send().await.status, 200);
         browser.open(&format!("{base}/admin")).await;
-        browser.check_page("overview-used").await;
+        check_page("overview-used").await;
         for number in [1, 2] {
             browser.click(&format!("section:nth-of-type({}) summary", number + 2)).await;
         }
-        browser.check_page("overview-tables").await;
+        check_page("overview-tables").await;
         let group = json!({ "name": "Sales", "members": [{ "email": "ana@acme.example" }] });
         assert_eq!(api.put("/api/v1/group").json(&group).send().await.status, 201);
         browser.open(&format!("{base}/admin/groups")).await;
-        browser.check_page("groups").await;
+        check_page("groups").await;
         browser.follow("tbody a").await;
-        browser.check_page("group-sync").await;
+        check_page("group-sync").await;
         browser.follow("main form button").await;
         assert_eq!(browser.text("tbody .note").await, "undoes sync 1");
 
         let hook = json!({ "target_url": "https://hooks.example.com/x", "event": "submission.created" });
         assert_eq!(api.post("/api/v1/subscribe").json(&hook).send().await.status, 201);
         browser.open(&format!("{base}/admin/webhooks")).await;
-        browser.check_page("webhooks").await;
+        check_page("webhooks").await;
         browser.follow("tbody a").await;
-        browser.check_page("webhook").await;
+        check_page("webhook").await;
 
         browser.open(&format!("{base}/admin/tokens/1/revoke")).await;
         browser.follow("main form button").await;
         assert!(browser.text(".facts").await.contains("revoked since"));
-        browser.check_page("token-revoked").await;
+        check_page("token-revoked").await;
         assert_eq!(api.get("/api/v1/me").send().await.status, 401);
 
         // What the policy forbids is not run, and the area is in no frame.
@@ -88,7 +94,7 @@ on_both_databases! {
         assert_eq!(browser.page.execute_async(foreign, Vec::new()).await.unwrap(), json!("refused"));
         browser.follow("header form button").await;
         assert_eq!(browser.text("h1").await, "You are signed out");
-        browser.check_page("signed-out").await;
+        check_page("signed-out").await;
         browser.page.back().await.unwrap();
         assert_eq!(browser.text("h1").await, "You are not signed in");
     }
