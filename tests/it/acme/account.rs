@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::scene::{HOST, Scene, open};
+use super::scene::{Scene, open};
 use crate::support::acme_proxy::{Fault, Kind};
 
 /// The contacts that were sent to an account that exists.
@@ -14,12 +14,12 @@ fn updates(scene: &Scene) -> Vec<serde_json::Value> {
 #[tokio::test]
 async fn a_changed_contact_is_sent_once_to_the_account_that_exists() {
     let scene = Scene::new().await;
-    open(&scene.process(), HOST).await.unwrap();
-    open(&scene.process(), HOST).await.unwrap();
+    open(&scene.process(), scene.host()).await.unwrap();
+    open(&scene.process(), scene.host()).await.unwrap();
     assert_eq!(updates(&scene), Vec::<serde_json::Value>::new(), "it is the same");
     let contact = ["mailto:ops@example.com", "mailto:it@example.com"].map(str::to_owned);
     for order in [contact.to_vec(), contact.iter().rev().cloned().collect()] {
-        open(&scene.process_with(|settings| settings.contact = order), HOST).await.unwrap();
+        open(&scene.process_with(|settings| settings.contact = order), scene.host()).await.unwrap();
         assert_eq!(updates(&scene), [json!(contact)]);
     }
     assert_eq!(scene.proxy.accounts(), 1);
@@ -28,11 +28,11 @@ async fn a_changed_contact_is_sent_once_to_the_account_that_exists() {
 #[tokio::test]
 async fn a_contact_that_is_refused_stops_no_order() {
     let scene = Scene::new().await;
-    open(&scene.process(), HOST).await.unwrap();
+    open(&scene.process(), scene.host()).await.unwrap();
     scene.proxy.break_next(1, Kind::AccountUpdate, Fault::refusal(400, "invalidContact", "no such mailbox"));
     let changed = || scene.process_with(|settings| settings.contact = vec!["mailto:ops@example.com".to_owned()]);
-    open(&changed(), HOST).await.unwrap();
+    open(&changed(), scene.host()).await.unwrap();
     // The next session tries again.
-    open(&changed(), HOST).await.unwrap();
+    open(&changed(), scene.host()).await.unwrap();
     assert_eq!(updates(&scene).len(), 2);
 }

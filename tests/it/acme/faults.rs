@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use formgate::acme::AcmeError;
 use jiff::Timestamp;
 
-use super::scene::{HOST, Scene, open};
+use super::scene::{Scene, open};
 use crate::support::acme_proxy::{Fault, Kind};
+use crate::support::pebble::Pebble;
 
 /// What every call ends within, with requests that may take a second.
 const LIMIT: Duration = Duration::from_secs(40);
@@ -19,7 +20,7 @@ const ADVANCING: [Kind; 5] = [Kind::Order, Kind::Authorization, Kind::Challenge,
 async fn is_down_with(faults: &[Fault]) {
     let scene = Scene::new().await;
     for (n, fault) in faults.iter().enumerate() {
-        let name = &format!("n{n}.{HOST}");
+        let name = &scene.hosts[n];
         for kind in OPENING {
             let acme = scene.impatient();
             scene.proxy.break_all(kind, fault.clone());
@@ -41,7 +42,7 @@ async fn is_down_with(faults: &[Fault]) {
             scene.proxy.heal();
         }
         let issued = scene.advance(&scene.process(), name, &stored).await.unwrap();
-        scene.pebble.verify(&issued.pem, name).await;
+        scene.pebble.verify(&issued.pem, name);
         assert_eq!(scene.proxy.orders(), orders + 1);
     }
 }
@@ -64,36 +65,36 @@ async fn an_authority_that_hangs_is_down() {
 
 #[tokio::test]
 async fn an_authority_whose_process_stands_still_is_down_until_it_goes_on() {
-    let mut scene = Scene::new().await;
+    let scene = Scene::of(Pebble::with(|_| ()).await).await;
     let directory = formgate::outbound::Target::parse(&scene.pebble.directory()).unwrap();
     let acme = scene.process_with(|settings| {
         settings.authorities[0].directory = directory;
         settings.timeout = Duration::from_secs(1);
     });
-    let stored = open(&acme, HOST).await.unwrap();
+    let stored = open(&acme, scene.host()).await.unwrap();
     scene.pebble.signal("STOP");
-    let error = scene.advance(&acme, HOST, &stored).await.unwrap_err();
+    let error = scene.advance(&acme, scene.host(), &stored).await.unwrap_err();
     scene.pebble.signal("CONT");
     assert!(matches!(error, AcmeError::Down { .. }), "{error}");
-    scene.advance(&acme, HOST, &stored).await.unwrap();
+    scene.advance(&acme, scene.host(), &stored).await.unwrap();
 }
 
 #[tokio::test]
 async fn an_authority_that_refuses_all_nonces_is_down() {
     let scene = Scene::new().await;
     let acme = scene.process();
-    let stored = open(&acme, HOST).await.unwrap();
+    let stored = open(&acme, scene.host()).await.unwrap();
     for kind in [Kind::NewOrder, Kind::Order, Kind::Finalize] {
         scene.proxy.break_all(kind, Fault::refusal(400, "badNonce", "no"));
         let error = match kind {
-            Kind::NewOrder => open(&acme, HOST).await.err(),
-            _ => scene.advance(&acme, HOST, &stored).await.err(),
+            Kind::NewOrder => open(&acme, scene.host()).await.err(),
+            _ => scene.advance(&acme, scene.host(), &stored).await.err(),
         };
         let detail = "refuses its own nonces".to_owned();
         assert_eq!(error, Some(AcmeError::Down { until: None, detail }), "{kind:?}");
         scene.proxy.heal();
     }
-    scene.advance(&acme, HOST, &stored).await.unwrap();
+    scene.advance(&acme, scene.host(), &stored).await.unwrap();
 }
 
 #[tokio::test]
@@ -103,7 +104,7 @@ async fn an_authority_that_is_busy_is_down_until_it_says() {
     let busy = Fault::Problem { status: 503, kind: "serverInternal", detail: "busy", retry_after: Some("42") };
     scene.proxy.break_next(1, Kind::NewOrder, busy);
     let before = Timestamp::now().as_second();
-    let error = open(&acme, HOST).await.err().unwrap();
+    let error = open(&acme, scene.host()).await.err().unwrap();
     let after = Timestamp::now().as_second();
     assert!(matches!(error, AcmeError::Down { .. }) && error.is_fault_of_authority(), "{error}");
     assert!((before..=after).contains(&(error.until().unwrap().as_second() - 42)), "{error:?}");
@@ -115,7 +116,7 @@ async fn callers_of_an_authority_that_hangs_do_not_wait_for_each_other() {
     let acme = scene.impatient();
     scene.proxy.break_everything(&Fault::Hang);
     let began = Instant::now();
-    let opened = futures_util::future::join_all((0..50).map(|_| open(&acme, HOST))).await;
+    let opened = futures_util::future::join_all((0..50).map(|_| open(&acme, scene.host()))).await;
     assert!(opened.iter().all(|opened| matches!(opened, Err(AcmeError::Down { .. }))));
     assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
     assert!(scene.proxy.count(Kind::Directory) < 10);
@@ -125,10 +126,10 @@ async fn callers_of_an_authority_that_hangs_do_not_wait_for_each_other() {
 async fn a_certificate_for_another_key_is_refused() {
     let scene = Scene::new().await;
     let acme = scene.process();
-    let issued = scene.obtain(&acme, HOST).await.unwrap();
-    let stored = open(&acme, HOST).await.unwrap();
+    let issued = scene.obtain(&acme, scene.host()).await.unwrap();
+    let stored = open(&acme, scene.host()).await.unwrap();
     scene.proxy.break_next(1, Kind::Certificate, Fault::Answer(200, Box::leak(issued.pem.into_boxed_str())));
     let detail = "sent a certificate for another key".to_owned();
-    assert_eq!(scene.advance(&acme, HOST, &stored).await, Err(AcmeError::Down { until: None, detail }));
-    scene.advance(&acme, HOST, &stored).await.unwrap();
+    assert_eq!(scene.advance(&acme, scene.host(), &stored).await, Err(AcmeError::Down { until: None, detail }));
+    scene.advance(&acme, scene.host(), &stored).await.unwrap();
 }

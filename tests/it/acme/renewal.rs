@@ -6,7 +6,7 @@ use formgate::acme::{AcmeError, certificate_id};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use super::scene::{HOST, Scene, host};
+use super::scene::{Scene, host};
 use crate::support::acme_proxy::{Fault, Kind};
 
 const START: &str = "2030-01-01T00:00:00Z";
@@ -16,7 +16,7 @@ const END: &str = "2030-01-02T12:00:00Z";
 async fn an_authority_suggests_a_window_and_when_to_ask_again() {
     let scene = Scene::new().await;
     let acme = scene.process();
-    let issued = scene.obtain(&acme, HOST).await.unwrap();
+    let issued = scene.obtain(&acme, scene.host()).await.unwrap();
     let leaf = CertificateDer::from_pem_slice(issued.pem.as_bytes()).unwrap();
     assert_eq!(acme.renewal_info(0, &leaf).await, Ok(None), "Pebble has no ARI");
     for (retry_after, seconds) in
@@ -35,7 +35,7 @@ async fn an_authority_suggests_a_window_and_when_to_ask_again() {
 async fn a_suggestion_that_makes_no_sense_is_none() {
     let scene = Scene::new().await;
     let acme = scene.process();
-    let issued = scene.obtain(&acme, HOST).await.unwrap();
+    let issued = scene.obtain(&acme, scene.host()).await.unwrap();
     let leaf = CertificateDer::from_pem_slice(issued.pem.as_bytes()).unwrap();
     scene.proxy.suggest(Some((END, START)), None);
     assert_eq!(acme.renewal_info(0, &leaf).await, Ok(None));
@@ -53,12 +53,12 @@ async fn a_suggestion_that_makes_no_sense_is_none() {
 async fn an_order_names_the_certificate_that_it_replaces_where_the_authority_has_ari() {
     let scene = Scene::new().await;
     let acme = scene.process();
-    let issued = scene.obtain(&acme, HOST).await.unwrap();
+    let issued = scene.obtain(&acme, scene.host()).await.unwrap();
     let leaf = CertificateDer::from_pem_slice(issued.pem.as_bytes()).unwrap();
     let id = certificate_id(&leaf).unwrap();
-    acme.open(0, &host(HOST), Some(&id)).await.unwrap();
+    acme.open(0, &host(scene.host()), Some(&id)).await.unwrap();
     assert_eq!(scene.proxy.replaced(), Vec::<String>::new());
     scene.proxy.suggest(Some((START, END)), None);
-    scene.process().open(0, &host(HOST), Some(&id)).await.unwrap();
+    scene.process().open(0, &host(scene.host()), Some(&id)).await.unwrap();
     assert_eq!(scene.proxy.replaced(), [id]);
 }

@@ -1,6 +1,7 @@
 //! An authority with a proxy before it, the servers at which it verifies challenges, and clients of it.
 
 use std::collections::HashMap;
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,17 +17,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use crate::support::acme_proxy::AcmeProxy;
-use crate::support::pebble::{Options, Pebble};
+use crate::support::pebble::{Pebble, ports};
+use crate::support::zones::Zones;
 use crate::support::{certificate, tls_server};
-
-/// The host that most tests have certificates for.
-pub(super) const HOST: &str = "forms.example.com";
 
 /// An authority, and the account key of its clients.
 pub(super) struct Scene {
-    pub(super) pebble: Pebble,
+    pub(super) pebble: Arc<Pebble>,
     pub(super) proxy: AcmeProxy,
     pub(super) key: AccountKey,
+    pub(super) zones: Zones,
+    /// Hosts that point to the servers of challenges.
+    pub(super) hosts: Vec<String>,
     /// What is answered to TLS-ALPN-01.
     certificates: Arc<Certificates>,
 }
@@ -74,20 +76,30 @@ impl Checkpoint for Owner {
 
 impl Scene {
     pub(super) async fn new() -> Self {
-        Self::with(|_| ()).await
+        Self::of(Pebble::shared().await).await
     }
 
-    pub(super) async fn with(differ: impl FnOnce(&mut Options)) -> Self {
-        let key = AccountKey::generate();
-        let certificates = Arc::<Certificates>::default();
-        let (http_port, tls_port) = (answer_http(&key).await, answer_tls(&certificates).await);
-        let pebble = Pebble::with(|options| {
-            (options.http_port, options.tls_port) = (http_port, tls_port);
-            differ(options);
-        });
-        let pebble = pebble.await;
-        let proxy = AcmeProxy::start(&pebble).await;
-        Self { pebble, proxy, key, certificates }
+    pub(super) async fn of(pebble: Arc<Pebble>) -> Self {
+        let (key, certificates) = (AccountKey::generate(), Arc::<Certificates>::default());
+        let (proxy, zones) = (AcmeProxy::start(&pebble).await, Zones::start().await);
+        let hosts = (0..100).map(|number| zones.name(&format!("h{number}.acme"))).collect();
+        let (address, [http_port, tls_port]) = (zones.address(), ports());
+        answer_http(&key, (address, http_port)).await;
+        answer_tls(&certificates, (address, tls_port)).await;
+        let scene = Self { pebble, proxy, key, zones, hosts, certificates };
+        scene.point_to(address);
+        scene
+    }
+
+    /// Lets all hosts have an address.
+    pub(super) fn point_to(&self, address: Ipv4Addr) {
+        let records: Vec<_> = (0..self.hosts.len()).map(|number| format!("h{number} A {address}\n")).collect();
+        self.zones.serve(&self.zones.name("acme"), &[2], &records.concat());
+    }
+
+    /// The host that most tests have certificates for.
+    pub(super) fn host(&self) -> &str {
+        &self.hosts[0]
     }
 
     /// The authority, as an operator configures it.
@@ -157,11 +169,10 @@ pub(super) async fn open(acme: &Acme, name: &str) -> Result<Stored, AcmeError> {
     Ok(Stored { request, url })
 }
 
-/// Answers HTTP-01 for every host and token, as any node does that has the key. Returns the port.
-async fn answer_http(key: &AccountKey) -> u16 {
+/// Answers HTTP-01 for every host and token, as any node does that has the key.
+async fn answer_http(key: &AccountKey, address: (Ipv4Addr, u16)) {
     let key = AccountKey::from_pkcs8(key.pkcs8()).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let listener = TcpListener::bind(address).await.unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut head = Vec::new();
@@ -174,18 +185,15 @@ async fn answer_http(key: &AccountKey) -> u16 {
             let _ = stream.write_all(answer.as_bytes()).await;
         }
     });
-    port
 }
 
-/// Answers TLS-ALPN-01 with these certificates. Returns the port.
-async fn answer_tls(certificates: &Arc<Certificates>) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
+/// Answers TLS-ALPN-01 with these certificates.
+async fn answer_tls(certificates: &Arc<Certificates>, address: (Ipv4Addr, u16)) {
+    let listener = TcpListener::bind(address).await.unwrap();
     let identity = tls_server::Identity::Resolved(Arc::clone(certificates) as _);
     tls_server::accept(listener, identity, &[TLS_ALPN_PROTOCOL], |handshake| async move {
         if let Ok(mut stream) = handshake.await {
             let _ = stream.shutdown().await;
         }
     });
-    port
 }

@@ -1,10 +1,14 @@
 //! Hosts that can get a certificate: every way to lead here, and every proof.
 
+use std::net::UdpSocket;
+use std::process::Stdio;
+use std::time::Duration;
+
 use formgate::dns::{Dns, Finding, Issuer, Proof, Question};
 use formgate::host::HostName;
 
 use super::scene::{Claim, OWN_LABEL, PROOF, SERVERS, look, look_at, ready, zones};
-use crate::support::pebble::Pebble;
+use crate::support::child::{self, Child, free_port};
 use crate::support::zones::{Mood, ip};
 
 #[tokio::test]
@@ -157,7 +161,17 @@ async fn an_authority_that_does_not_look_at_caa_is_always_allowed() {
 
 #[tokio::test]
 async fn a_resolver_that_knows_no_zones_is_asked_for_addresses_alone() {
-    let pebble = Pebble::with(|_| ()).await;
+    let [address, management] = [free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
+    let mut command = child::bound_to_us("pebble-challtestsrv", "KILL", &[]);
+    command.args(["-dns01", &address, "-management", &management, "-http01", "", "-https01", "", "-tlsalpn01", ""]);
+    command.args(["-defaultIPv4", "127.0.0.1", "-defaultIPv6", ""]).stdout(Stdio::null()).stderr(Stdio::null());
+    let _server = Child::spawn(command);
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    udp.connect(&address).unwrap();
+    udp.set_read_timeout(Some(child::GLANCE)).unwrap();
+    // An empty header is answered with an error.
+    let is_up = || udp.send(&[0; 12]).and_then(|_| udp.recv(&mut [0; 12])).ok();
+    child::until(Duration::from_secs(30), is_up).expect("it starts (Debian: apt-get install pebble)");
     let began = std::time::Instant::now();
     for name in ["forms.acme.org", "forms.acme.test", "forms.acme.co.uk"] {
         let (host, here) = (HostName::parse(name).unwrap(), ["127.0.0.1".parse().unwrap()]);
@@ -170,8 +184,8 @@ async fn a_resolver_that_knows_no_zones_is_asked_for_addresses_alone() {
             issuers: &[Issuer::default()],
             methods: &[],
         };
-        let finding = Dns::new(&[pebble.dns_server()]).look(&question).await;
+        let finding = Dns::new(&[address.parse().unwrap()]).look(&question).await;
         assert_eq!(finding, Finding::Ready { issuers: vec![0], proved_by: Proof::NotNeeded }, "{name}");
     }
-    assert!(began.elapsed() < std::time::Duration::from_secs(15), "no look runs into its limit");
+    assert!(began.elapsed() < Duration::from_secs(15), "no look runs into its limit");
 }

@@ -6,7 +6,7 @@ use formgate::seal::{SealKey, Seals};
 use formgate::store::registry::DomainState;
 use serde_json::Value;
 
-use super::scene::{HOST, LIMIT, NEW_SEAL_KEY, SEAL_KEY, Scene};
+use super::scene::{LIMIT, NEW_SEAL_KEY, SEAL_KEY, Scene};
 use crate::support::acme_proxy::{Fault, Kind};
 use crate::support::client::operator_get;
 use crate::support::database::Database;
@@ -42,13 +42,13 @@ async fn readiness_becomes(node: &mut Node, is_right: impl Fn(&Value) -> bool) -
 
 /// Lets an order wait at its challenge, and seals its key with another one.
 async fn seal_order_with(scene: &Scene, seal_key: &str) {
-    scene.becomes(HOST, DomainState::Queued, "ca_down").await;
+    scene.becomes(scene.host(), DomainState::Queued, "ca_down").await;
     let registry = scene.registry().await;
-    let row = registry.find_domains(HOST).await.unwrap().remove(0);
+    let row = registry.find_domains(scene.host()).await.unwrap().remove(0);
     registry.close().await;
     let mut pending: Value = serde_json::from_str(row.pending.as_deref().expect("an order")).unwrap();
-    let key = seals(SEAL_KEY).open(pending["key"].as_str().expect("a key"), HOST).unwrap();
-    pending["key"] = seals(seal_key).seal(&key, HOST).into();
+    let key = seals(SEAL_KEY).open(pending["key"].as_str().expect("a key"), scene.host()).unwrap();
+    pending["key"] = seals(seal_key).seal(&key, scene.host()).into();
     let past = if scene.registry_url.starts_with("sqlite") { "1" } else { "'2020-01-01Z'" };
     let database = Database::connect(&scene.registry_url).await;
     database.execute(&format!("UPDATE registry_domains SET pending = '{pending}', next_at = {past}")).await;
@@ -75,16 +75,16 @@ on_both_databases! {
     async fn nothing_is_sealed_with_a_key_that_a_live_node_lacks(engine: Engine) {
         let mut scene = Scene::new(engine).await;
         let mut node = scene.start(0);
-        scene.goes_live(HOST).await;
+        scene.goes_live(scene.host()).await;
         let registry = scene.registry().await;
-        let before = registry.find_certificate(HOST).await.unwrap().unwrap();
+        let before = registry.find_certificate(scene.host()).await.unwrap().unwrap();
         scene.seal_keys(&[NEW_SEAL_KEY, SEAL_KEY]);
         let refused = scene.run(&["seal", "rotate"]);
         assert!(refused.code == 1 && refused.stdout.is_empty(), "{}", refused.stdout);
         assert!(refused.stderr.contains("these nodes lack the first key"), "{}", refused.stderr);
         let name = registry.nodes().await.unwrap()[0].name.clone();
         assert!(refused.stderr.contains(&name), "{name}: {}", refused.stderr);
-        assert_eq!(registry.find_certificate(HOST).await.unwrap().unwrap(), before, "nothing was sealed");
+        assert_eq!(registry.find_certificate(scene.host()).await.unwrap().unwrap(), before, "nothing was sealed");
         // A node that has the key and does not seal with it yet is named afterwards.
         stop(&mut node);
         scene.seal_keys(&[SEAL_KEY, NEW_SEAL_KEY]);
@@ -111,7 +111,7 @@ on_both_databases! {
     async fn a_key_that_is_missing_is_named_by_the_node_and_by_commands(engine: Engine) {
         let mut scene = Scene::new(engine).await;
         let mut node = scene.start(0);
-        scene.goes_live(HOST).await;
+        scene.goes_live(scene.host()).await;
         stop(&mut node);
         let id = id_of(SEAL_KEY);
         scene.seal_keys(&[NEW_SEAL_KEY]);
@@ -123,7 +123,7 @@ on_both_databases! {
         let status: Value = serde_json::from_str(&scene.run(&["acme", "status", "--json"]).stdout).unwrap();
         assert_eq!(status["missing_seal_keys"], serde_json::json!([id]));
         let rotate = scene.run(&["seal", "rotate"]);
-        let lost = format!("`seal_keys` lacks the key `{id}`, which sealed these: the account key, {HOST}; put the key");
+        let lost = format!("`seal_keys` lacks the key `{id}`, which sealed these: the account key, {}; put the key", scene.host());
         assert!(rotate.code == 1 && rotate.stderr.contains(&lost), "{}", rotate.stderr);
 
         let mut node = scene.start(0);
@@ -146,7 +146,7 @@ on_both_databases! {
         database.execute(&statements.replace("ID", &id)).await;
         database.close().await;
         readiness_becomes(&mut node, |ready| ready["parts"]["domains"] == "ok").await;
-        scene.is_served(&node, HOST).await;
+        scene.is_served(&node, scene.host()).await;
         assert!(!scene.run(&["check"]).stdout.contains("lacks the key"));
     }
 
@@ -154,11 +154,11 @@ on_both_databases! {
         let scene = Scene::new(engine).await;
         busy(&scene);
         let mut node = scene.start(0);
-        scene.becomes(HOST, DomainState::Queued, "ca_down").await;
+        scene.becomes(scene.host(), DomainState::Queued, "ca_down").await;
         scene.proxy.heal();
         seal_order_with(&scene, NEW_SEAL_KEY).await;
-        scene.goes_live(HOST).await;
-        scene.is_served(&node, HOST).await;
+        scene.goes_live(scene.host()).await;
+        scene.is_served(&node, scene.host()).await;
         assert_eq!((scene.proxy.orders(), scene.proxy.finalized()), (2, 1));
         assert_eq!(node.stop(LIMIT).await, 0);
         assert_eq!(node.log().matches("the key of an order can't be opened").count(), 1, "{}", node.log());
@@ -168,13 +168,13 @@ on_both_databases! {
         let mut scene = Scene::new(engine).await;
         busy(&scene);
         let mut node = scene.start(0);
-        scene.becomes(HOST, DomainState::Queued, "ca_down").await;
+        scene.becomes(scene.host(), DomainState::Queued, "ca_down").await;
         scene.seal_keys(&[SEAL_KEY, NEW_SEAL_KEY]);
         let _other = scene.start(1);
         lists(&scene, 2).await;
         scene.proxy.heal();
         seal_order_with(&scene, NEW_SEAL_KEY).await;
-        scene.goes_live(HOST).await;
+        scene.goes_live(scene.host()).await;
         assert_eq!((scene.proxy.orders(), scene.proxy.finalized()), (1, 1), "the same order");
         assert_eq!(node.stop(LIMIT).await, 0);
         assert!(!node.log().contains("the key of an order can't be opened"), "{}", node.log());
@@ -183,17 +183,17 @@ on_both_databases! {
     async fn a_key_that_is_put_aside_and_comes_back_is_noticed_by_a_running_node(engine: Engine) {
         let scene = Scene::new(engine).await;
         let mut node = scene.start(0);
-        scene.goes_live(HOST).await;
+        scene.goes_live(scene.host()).await;
         readiness_becomes(&mut node, |ready| ready["parts"]["domains"] == "ok").await;
         // Another node stores what this one can't open.
         let registry = scene.registry().await;
-        let certificate = registry.find_certificate(HOST).await.unwrap().unwrap();
+        let certificate = registry.find_certificate(scene.host()).await.unwrap().unwrap();
         let pair = certificate.pair.clone().unwrap();
-        let key = seals(SEAL_KEY).open(&pair.key, HOST).unwrap();
-        let sealed = seals(NEW_SEAL_KEY).seal(&key, HOST);
+        let key = seals(SEAL_KEY).open(&pair.key, scene.host()).unwrap();
+        let sealed = seals(NEW_SEAL_KEY).seal(&key, scene.host());
         assert!(registry.reseal_certificate(&certificate, &sealed).await.unwrap());
         readiness_becomes(&mut node, |ready| ready["tenants"]["acme"].to_string().contains("which `seal_keys` lacks")).await;
-        let back = registry.find_certificate(HOST).await.unwrap().unwrap();
+        let back = registry.find_certificate(scene.host()).await.unwrap().unwrap();
         assert!(registry.reseal_certificate(&back, &pair.key).await.unwrap());
         readiness_becomes(&mut node, |ready| ready["parts"]["domains"] == "ok").await;
         registry.close().await;
@@ -202,16 +202,16 @@ on_both_databases! {
     async fn rows_of_domains_are_made_again_after_a_restore_of_an_older_registry(engine: Engine) {
         let scene = Scene::new(engine).await;
         let node = scene.start(0);
-        scene.goes_live(HOST).await;
-        scene.is_served(&node, HOST).await;
+        scene.goes_live(scene.host()).await;
+        scene.is_served(&node, scene.host()).await;
         // The backup is older than the domain, and than what the node wrote last.
         let database = Database::connect(&scene.registry_url).await;
         let restore = "BEGIN; DELETE FROM registry_domains; DELETE FROM registry_certificates; DELETE FROM registry_nodes; \
             DELETE FROM registry_events; UPDATE registry_head SET revision = 0; COMMIT";
         database.execute(restore).await;
         database.close().await;
-        scene.becomes(HOST, DomainState::Live, "").await;
-        scene.is_served(&node, HOST).await;
+        scene.becomes(scene.host(), DomainState::Live, "").await;
+        scene.is_served(&node, scene.host()).await;
         assert_eq!(scene.proxy.orders(), 2, "the certificate is not in the backup");
     }
 }

@@ -6,7 +6,7 @@ use formgate::store::registry::DomainState;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::scene::{HOST, LIMIT, Scene, reason_of};
+use super::scene::{LIMIT, Scene, reason_of};
 use crate::support::acme_proxy::{AcmeProxy, Fault, Kind};
 use crate::support::fixture::on_both_databases;
 
@@ -22,15 +22,10 @@ async fn with_second(scene: Scene) -> (Scene, AcmeProxy) {
 
 on_both_databases! {
     async fn a_used_up_budget_leads_to_the_next_authority(engine: Engine) {
-        let scene = Scene::new(engine).await.authority("orders_per_3_hours = 5");
+        let scene = Scene::new(engine).await.authority("orders_per_3_hours = 5").with_hosts(6);
         let (scene, second) = with_second(scene).await;
-        let hosts: Vec<_> = (0..6).map(|number| format!("h{number}.acme.org")).collect();
-        let lines: Vec<_> = (0..6).map(|number| format!("h{number} A 127.0.0.1")).collect();
-        scene.zones.serve("acme.org", &[2], &format!("forms A 127.0.0.1\n{}", lines.join("\n")));
-        let names: Vec<_> = hosts.iter().map(String::as_str).collect();
-        let scene = scene.domains(&names);
         let _node = scene.start(0);
-        for host in names.iter().chain([&HOST]) {
+        for host in &scene.hosts {
             scene.goes_live(host).await;
         }
         assert_eq!((scene.proxy.orders(), second.orders()), (4, 3), "a fifth of the first is kept for renewals");
@@ -41,21 +36,21 @@ on_both_databases! {
         scene.proxy.suggest(FAR, Some("21600"));
         second.suggest(FAR, Some("21600"));
         let _node = scene.start(0);
-        scene.goes_live(HOST).await;
-        scene.is_issued_by(HOST, "pebble").await;
+        scene.goes_live(scene.host()).await;
+        scene.is_issued_by(scene.host(), "pebble").await;
         scene.proxy.break_all(Kind::NewOrder, Fault::limit("3600"));
-        scene.renew_now(HOST).await;
-        let before = scene.is_issued_by(HOST, "second").await;
+        scene.renew_now(scene.host()).await;
+        let before = scene.is_issued_by(scene.host(), "second").await;
         assert_eq!((scene.proxy.replaced().len(), second.replaced().len()), (1, 0));
         // The limit of the first one still holds, also for an operator who asks for a check.
-        scene.renew_now(HOST).await;
+        scene.renew_now(scene.host()).await;
         let began = Instant::now();
-        while scene.is_issued_by(HOST, "second").await.pair == before.pair {
+        while scene.is_issued_by(scene.host(), "second").await.pair == before.pair {
             assert!(began.elapsed() < LIMIT);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         assert_eq!((scene.proxy.count(Kind::NewOrder), second.replaced().len()), (2, 1));
-        assert_eq!(scene.goes_live(HOST).await.failures, 0);
+        assert_eq!(scene.goes_live(scene.host()).await.failures, 0);
     }
 
     async fn an_order_waits_if_every_authority_has_a_limit_until_the_first_of_them_ends(engine: Engine) {
@@ -65,9 +60,9 @@ on_both_databases! {
         let began = Timestamp::now();
         let _node = scene.start(0);
         second.wait_for(Kind::NewOrder, 1).await;
-        scene.is_issued_by(HOST, "second").await;
+        scene.is_issued_by(scene.host(), "second").await;
         assert!(Timestamp::now() >= began + SignedDuration::from_secs(7));
-        scene.goes_live(HOST).await;
+        scene.goes_live(scene.host()).await;
         assert_eq!((scene.proxy.count(Kind::NewOrder), second.count(Kind::NewOrder)), (1, 2));
     }
 
@@ -81,7 +76,7 @@ on_both_databases! {
         let hours = |hours| began + SignedDuration::from_hours(hours);
         let waits = Instant::now();
         let row = loop {
-            let row = scene.becomes(HOST, DomainState::Queued, "ca_limited").await;
+            let row = scene.becomes(scene.host(), DomainState::Queued, "ca_limited").await;
             if row.next_at >= hours(1) {
                 break row;
             }
@@ -95,19 +90,21 @@ on_both_databases! {
     }
 
     async fn a_limit_of_the_account_holds_for_new_domains_for_as_long_as_the_authority_says(engine: Engine) {
-        let scene = Scene::new(engine).await.domains(&["shop.acme.org"]);
+        let scene = Scene::new(engine).await;
+        let shop = &scene.zones.name("shop.acme");
+        let scene = scene.domains(&[shop]);
         let detail = "too many new orders (300) from this account in the last 3h0m0s";
         let limit = Fault::Problem { status: 429, kind: "rateLimited", detail, retry_after: Some("30") };
         scene.proxy.break_next(1, Kind::NewOrder, limit);
         let _node = scene.start(0);
-        let limited = scene.becomes(HOST, DomainState::Queued, "ca_limited").await;
-        scene.zones.serve("acme.org", &[2], "forms A 127.0.0.1\nshop A 127.0.0.1");
-        scene.check_soon("shop.acme.org").await;
-        let waiting = scene.becomes("shop.acme.org", DomainState::Queued, "ca_limited").await;
+        let limited = scene.becomes(scene.host(), DomainState::Queued, "ca_limited").await;
+        scene.serve("acme", "forms A HERE\nshop A HERE");
+        scene.check_soon(shop).await;
+        let waiting = scene.becomes(shop, DomainState::Queued, "ca_limited").await;
         assert_eq!(waiting.next_at, limited.next_at, "the same instant");
         let status: Value = serde_json::from_str(&scene.run(&["acme", "status", "--json"]).stdout).unwrap();
         assert_eq!(status["authorities"][0]["orders_left"], 0, "{status}");
-        for host in [HOST, "shop.acme.org"] {
+        for host in [scene.host(), shop] {
             scene.goes_live(host).await;
         }
         assert!(Timestamp::now() >= limited.next_at);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use formgate::store::registry::{DomainFilter, DomainState};
 use serde_json::Value;
 
-use super::scene::{HOST, LIMIT, Scene, reason_of};
+use super::scene::{LIMIT, Scene, reason_of};
 use crate::support::acme_proxy::{Fault, Kind};
 use crate::support::database::Database;
 use crate::support::fixture::on_both_databases;
@@ -41,29 +41,16 @@ async fn try_to_end_leases(scene: &Scene) -> Result<(), sqlx::Error> {
     ended
 }
 
-fn hosts(count: usize) -> Vec<String> {
-    (0..count).map(|number| format!("h{number}.acme.org")).collect()
-}
-
-fn serve_hosts(scene: &Scene, hosts: &[String]) {
-    let lines: Vec<_> = hosts.iter().map(|host| format!("{} A 127.0.0.1", host.split('.').next().unwrap())).collect();
-    scene.zones.serve("acme.org", &[2], &format!("forms A 127.0.0.1\n{}", lines.join("\n")));
-}
-
 on_both_databases! {
     async fn five_nodes_make_one_order_for_each_host(engine: Engine) {
-        let scene = Scene::new(engine).await;
-        let hosts = hosts(4);
-        serve_hosts(&scene, &hosts);
-        let names: Vec<_> = hosts.iter().map(String::as_str).collect();
-        let scene = scene.domains(&names);
+        let scene = Scene::new(engine).await.with_hosts(4);
         let nodes: Vec<_> = (0..5).map(|node| scene.start(node)).collect();
-        for host in names.iter().chain([&HOST]) {
+        for host in &scene.hosts {
             scene.goes_live(host).await;
         }
         assert_eq!((scene.proxy.orders(), scene.proxy.finalized()), (5, 5));
         for node in &nodes {
-            scene.is_served(node, HOST).await;
+            scene.is_served(node, scene.host()).await;
         }
     }
 
@@ -74,15 +61,15 @@ on_both_databases! {
             let (mut dying, node) = start_one_that_orders_and_one_that_answers(&scene).await;
             scene.proxy.wait_for(kind, 1).await;
             let registry = scene.registry().await;
-            let row = registry.find_domains(HOST).await.unwrap().remove(0);
+            let row = registry.find_domains(scene.host()).await.unwrap().remove(0);
             registry.close().await;
             let pending: Value = serde_json::from_str(row.pending.as_deref().expect("an order")).unwrap();
             assert!(pending["url"].is_string(), "{kind:?}: {pending}");
             dying.kill();
             scene.proxy.heal();
             end_leases(&scene).await;
-            scene.goes_live(HOST).await;
-            scene.is_served(&node, HOST).await;
+            scene.goes_live(scene.host()).await;
+            scene.is_served(&node, scene.host()).await;
             assert_eq!((scene.proxy.orders(), scene.proxy.finalized()), (1, 1), "{kind:?}");
         }
     }
@@ -102,23 +89,19 @@ on_both_databases! {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         scene.proxy.heal();
-        let live = scene.goes_live(HOST).await;
-        let leaf = scene.is_served(&node, HOST).await;
+        let live = scene.goes_live(scene.host()).await;
+        let leaf = scene.is_served(&node, scene.host()).await;
         stopped.signal("CONT");
         // It takes over what the other one wrote.
-        let same = scene.is_served(&stopped, HOST).await;
+        let same = scene.is_served(&stopped, scene.host()).await;
         assert_eq!(same, leaf);
-        let later = scene.goes_live(HOST).await;
+        let later = scene.goes_live(scene.host()).await;
         assert_eq!(later.not_after, live.not_after);
         assert_eq!(scene.proxy.finalized(), 1);
     }
 
     async fn no_order_is_made_past_a_budget(engine: Engine) {
-        let scene = Scene::new(engine).await.authority("orders_per_3_hours = 5");
-        let hosts = hosts(7);
-        serve_hosts(&scene, &hosts);
-        let names: Vec<_> = hosts.iter().map(String::as_str).collect();
-        let scene = scene.domains(&names);
+        let scene = Scene::new(engine).await.authority("orders_per_3_hours = 5").with_hosts(7);
         let _node = scene.start(0);
         let began = Instant::now();
         let registry = scene.registry().await;
@@ -143,25 +126,21 @@ on_both_databases! {
         scene.proxy.break_next(1, Kind::NewOrder, Fault::limit("7"));
         let began = jiff::Timestamp::now();
         let _node = scene.start(0);
-        let row = scene.becomes(HOST, DomainState::Queued, "ca_limited").await;
+        let row = scene.becomes(scene.host(), DomainState::Queued, "ca_limited").await;
         assert_eq!(reason_of(&row)["until"], serde_json::to_value(row.next_at).unwrap(), "{row:?}");
         assert!(row.next_at >= began + jiff::SignedDuration::from_secs(7), "{row:?}");
-        scene.goes_live(HOST).await;
+        scene.goes_live(scene.host()).await;
         assert!(jiff::Timestamp::now() >= row.next_at);
         assert_eq!(scene.proxy.orders(), 1);
     }
 
     async fn the_only_authority_is_not_asked_sooner_when_it_has_failed_five_times(engine: Engine) {
-        let scene = Scene::new(engine).await;
-        let hosts = hosts(4);
-        serve_hosts(&scene, &hosts);
-        let names: Vec<_> = hosts.iter().map(String::as_str).collect();
-        let scene = scene.domains(&names);
+        let scene = Scene::new(engine).await.with_hosts(4);
         let busy = Fault::Problem { status: 503, kind: "serverInternal", detail: "busy", retry_after: Some("3600") };
         scene.proxy.break_all(Kind::NewOrder, busy);
         let began = jiff::Timestamp::now();
         let mut node = scene.start(0);
-        for host in names.iter().chain([&HOST]) {
+        for host in &scene.hosts {
             let row = scene.becomes(host, DomainState::Queued, "ca_down").await;
             assert!(row.next_at >= began + jiff::SignedDuration::from_secs(3600), "{row:?}");
         }
@@ -171,36 +150,29 @@ on_both_databases! {
     }
 
     async fn another_authority_takes_over_from_one_that_is_down(engine: Engine) {
-        let scene = Scene::new(engine).await;
-        let hosts = hosts(4);
-        serve_hosts(&scene, &hosts);
-        let names: Vec<_> = hosts.iter().map(String::as_str).collect();
+        let scene = Scene::new(engine).await.with_hosts(4);
         let directory = scene.pebble.directory();
-        let scene = scene.domains(&names).and_authority("second", &directory);
+        let scene = scene.and_authority("second", &directory);
         scene.proxy.break_everything(&Fault::Answer(503, "no"));
         let node = scene.start(0);
         let registry = scene.registry().await;
         let began = Instant::now();
         // Time passes: each is tried again.
         while registry.list_domains(&Default::default(), 100).await.unwrap().iter().any(|row| row.state != DomainState::Live) {
-            for host in names.iter().chain([&HOST]) {
+            for host in &scene.hosts {
                 registry.check_domain_soon(host, "acme").await.unwrap();
             }
             assert!(began.elapsed() < LIMIT, "{:?}", registry.list_domains(&Default::default(), 100).await);
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        let certificate = registry.find_certificate(HOST).await.unwrap().unwrap();
+        let certificate = registry.find_certificate(scene.host()).await.unwrap().unwrap();
         assert_eq!(certificate.authority, "second");
         registry.close().await;
-        scene.is_served(&node, HOST).await;
+        scene.is_served(&node, scene.host()).await;
     }
 
     async fn a_tenant_with_many_domains_that_hang_does_not_hold_up_another(engine: Engine) {
-        let scene = Scene::new(engine).await;
-        let hosts = hosts(80);
-        serve_hosts(&scene, &hosts);
-        let names: Vec<_> = hosts.iter().map(String::as_str).collect();
-        let scene = scene.domains(&names);
+        let scene = Scene::new(engine).await.with_hosts(80);
         scene.zones.serve("sign-in.test", &[2], "");
         scene.proxy.break_all(Kind::NewOrder, Fault::Hang);
         let _node = scene.start(0);
@@ -216,14 +188,14 @@ on_both_databases! {
     }
 
     async fn a_refusal_and_a_closed_port_are_told_apart(engine: Engine) {
-        let scene = Scene::with(engine, |options| options.blocked_domains = vec!["blocked.acme.org".to_owned()]).await;
-        scene.zones.serve("acme.org", &[2], "forms A 127.0.0.1\nblocked A 127.0.0.1");
-        let scene = scene.domains(&["blocked.acme.org"]);
+        let scene = Scene::new(engine).await;
+        let blocked = &scene.serve_blocked();
+        let scene = scene.domains(&[blocked]);
         // The second node has no port 80.
         let _node = scene.start(1);
-        let row = scene.becomes("blocked.acme.org", DomainState::Queued, "ca_refused").await;
+        let row = scene.becomes(blocked, DomainState::Queued, "ca_refused").await;
         assert!(row.next_at > jiff::Timestamp::now() + jiff::SignedDuration::from_mins(3), "{row:?}");
-        let row = scene.becomes(HOST, DomainState::Queued, "unreachable").await;
+        let row = scene.becomes(scene.host(), DomainState::Queued, "unreachable").await;
         assert_eq!(row.failures, 1);
     }
 }

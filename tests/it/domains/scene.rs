@@ -1,10 +1,10 @@
 //! Nodes that obtain certificates: a registry, a certificate authority with a proxy before it, and name servers.
 //!
-//! The first node has the ports at which the authority verifies hosts; the others order all the same.
+//! The first node listens where the authority verifies hosts; the others order all the same.
 
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,10 +20,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::support::acme_proxy::AcmeProxy;
-use crate::support::child::free_port;
 use crate::support::database::Database;
 use crate::support::fixture::Engine;
-use crate::support::pebble::{Options, Pebble};
+use crate::support::pebble::{BLOCKED, Pebble, ports};
 use crate::support::process::{Node, Output, formgate};
 use crate::support::zones::Zones;
 use crate::support::{certificate, folder};
@@ -31,18 +30,15 @@ use crate::support::{certificate, folder};
 /// How long a step may take, on a machine that others load heavily.
 pub(super) const LIMIT: Duration = Duration::from_secs(120);
 
-/// The host of the tenant's table.
-pub(super) const HOST: &str = "forms.acme.org";
-
 /// Everything that nodes need.
 pub(super) struct Scene {
     folder: TempDir,
     pub(super) registry_url: String,
     pub(super) zones: Zones,
-    pub(super) pebble: Pebble,
+    pub(super) pebble: Arc<Pebble>,
     pub(super) proxy: AcmeProxy,
-    /// Where HTTP-01 and TLS-ALPN-01 are verified.
-    ports: (u16, u16),
+    /// The tenant's hosts that point to the first node.
+    pub(super) hosts: Vec<String>,
     challenges: Vec<&'static str>,
     seal_keys: Vec<&'static str>,
     /// Further keys of `[[gateway.acme.ca]]`, and further authorities.
@@ -58,44 +54,55 @@ pub(super) const SEAL_KEY: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 pub(super) const NEW_SEAL_KEY: &str = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVowMTIzNDU=";
 
 impl Scene {
-    /// The tenant `acme` of a file, with the host [`HOST`], which points to the nodes.
+    /// The tenant `acme` of a file, with one host.
     pub(super) async fn new(engine: Engine) -> Self {
-        Self::with(engine, |_| ()).await
+        Self::of(engine, Pebble::shared().await).await
     }
 
-    pub(super) async fn with(engine: Engine, differ: impl FnOnce(&mut Options)) -> Self {
+    pub(super) async fn of(engine: Engine, pebble: Arc<Pebble>) -> Self {
         let folder = folder::temporary("domains");
         let registry_url = engine.empty_database(folder.path(), "registry");
         let database = engine.database(folder.path(), "acme");
-        let zones = Zones::start().await;
-        zones.serve("acme.org", &[2], "forms A 127.0.0.1");
-        let ports = (free_port(), free_port());
-        let pebble = Pebble::with(|options| {
-            (options.http_port, options.tls_port) = ports;
-            options.dns_server = Some(zones.resolver());
-            differ(options);
-        });
-        let pebble = pebble.await;
-        let proxy = AcmeProxy::start(&pebble).await;
+        let (zones, proxy) = (Zones::start().await, AcmeProxy::start(&pebble).await);
+        let hosts = vec![zones.name("forms.acme")];
         let scene = Self {
             folder,
             registry_url,
             zones,
             pebble,
             proxy,
-            ports,
+            hosts,
             challenges: vec!["http-01"],
             seal_keys: vec![SEAL_KEY],
             authority: String::new(),
             files: String::new(),
             database,
         };
-        scene.tenant(HOST)
+        scene.serve("acme", "forms A HERE");
+        scene.tenant()
     }
 
-    /// Sets the address of the tenant.
-    pub(super) fn tenant(mut self, address: &str) -> Self {
-        let database = &self.database;
+    /// The host of the tenant's table.
+    pub(super) fn host(&self) -> &str {
+        &self.hosts[0]
+    }
+
+    /// Serves a zone of the test's own by its short [`name`](Zones::name). `HERE` is the address of the first node.
+    pub(super) fn serve(&self, zone: &str, records: &str) {
+        let records = records.replace("HERE", &self.zones.address().to_string());
+        self.zones.serve(&self.zones.name(zone), &[2], &records);
+    }
+
+    /// Serves a host that points to the first node, and that the authority refuses.
+    pub(super) fn serve_blocked(&self) -> String {
+        let host = format!("{}.{BLOCKED}", self.host());
+        self.zones.serve(&host, &[2], &format!("@ A {}", self.zones.address()));
+        host
+    }
+
+    /// Sets the table of the tenant, with its first host.
+    pub(super) fn tenant(mut self) -> Self {
+        let (address, database) = (&self.hosts[0], &self.database);
         self.files = format!(
             "[[tenant]]\nslug = \"acme\"\nname = \"Acme\"\naddress = \"{address}\"\ndatabase = \"{database}\"\ntimezone = \"UTC\"\n"
         );
@@ -103,9 +110,18 @@ impl Scene {
     }
 
     /// Gives the tenant further hosts.
-    pub(super) fn domains(mut self, domains: &[&str]) -> Self {
+    pub(super) fn domains(mut self, domains: &[impl std::fmt::Debug]) -> Self {
         self.files += &format!("domains = {domains:?}\n");
         self
+    }
+
+    /// Gives the tenant further hosts that point to the first node.
+    pub(super) fn with_hosts(mut self, count: usize) -> Self {
+        self.hosts.extend((0..count).map(|number| self.zones.name(&format!("h{number}.acme"))));
+        let records: Vec<_> = (0..count).map(|number| format!("h{number} A HERE\n")).collect();
+        self.serve("acme", &format!("forms A HERE\n{}", records.concat()));
+        let hosts = self.hosts[1..].to_vec();
+        self.domains(&hosts)
     }
 
     /// Verifies hosts in another way.
@@ -135,11 +151,6 @@ impl Scene {
         self
     }
 
-    /// Where HTTP-01 is verified.
-    pub(super) fn http_port(&self) -> u16 {
-        self.ports.0
-    }
-
     pub(super) fn folder(&self) -> &std::path::Path {
         self.folder.path()
     }
@@ -154,16 +165,16 @@ impl Scene {
 
     /// Writes the configuration of a node.
     pub(super) fn write(&self, node: usize) {
-        let (http, tls) = self.ports;
+        let ([http, tls], here) = (ports(), self.zones.address());
         let listen = match node {
-            0 => format!("[\"127.0.0.1:{tls}\", {{ address = \"127.0.0.1:{http}\", redirect_to_https = true }}]"),
+            0 => format!("[\"{here}:{tls}\", {{ address = \"{here}:{http}\", redirect_to_https = true }}]"),
             _ => "[\"127.0.0.1:0\"]".to_owned(),
         };
         let root = certificate::authority(self.folder.path());
         let text = format!(
             "[gateway]\nlisten = {listen}\nadmin_listen = \"127.0.0.1:0\"\nregistry = \"{}\"\nregistry_snapshot = \"{}\"\n\
              [gateway.operator]\nlisten = [\"unix:{}\"]\n\
-             [gateway.domains]\ntarget = \"edge.example.net\"\naddresses = [\"127.0.0.1\"]\nresolvers = [\"{}\"]\n\
+             [gateway.domains]\ntarget = \"edge.example.net\"\naddresses = [\"{here}\"]\nresolvers = [\"{}\"]\n\
              [gateway.acme]\ncontact = [\"it@example.net\"]\naccept_terms = true\nchallenges = {:?}\nseal_keys = {:?}\n\
              [[gateway.acme.ca]]\nname = \"pebble\"\ndirectory = \"{}\"\nroot = \"{}\"\n{}\n{}",
             self.registry_url,
@@ -312,7 +323,7 @@ impl Scene {
 
     /// Makes a handshake for a host that trusts only the authority. Returns the leaf.
     pub(super) async fn shake(&self, node: &Node, host: &str) -> io::Result<CertificateDer<'static>> {
-        shake(node.address, host, self.pebble.root().await).await
+        shake(node.address, host, self.pebble.root.clone()).await
     }
 
     /// Waits until a node serves a certificate of the authority for a host.
@@ -347,7 +358,6 @@ pub(super) async fn shake(
         .expect("the provider has the default versions")
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()));
     let name = ServerName::try_from(host.to_owned()).expect("a host");
     let stream = TlsConnector::from(Arc::new(config)).connect(name, TcpStream::connect(address).await?).await?;
     let chain = stream.get_ref().1.peer_certificates().expect("the server has a certificate");

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::scene::{HOST, LIMIT, NEW_SEAL_KEY, SEAL_KEY, Scene, shake};
+use super::scene::{LIMIT, NEW_SEAL_KEY, SEAL_KEY, Scene, shake};
 use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::pebble::Pebble;
 
 /// How many hosts renew, and how often each of them.
 const HOSTS: usize = 100;
@@ -16,10 +17,10 @@ on_both_databases! {
     async fn keys_are_sealed_wherever_they_are_stored(engine: Engine) {
         let scene = Scene::new(engine).await;
         let node = scene.start(0);
-        scene.goes_live(HOST).await;
-        scene.is_served(&node, HOST).await;
+        scene.goes_live(scene.host()).await;
+        scene.is_served(&node, scene.host()).await;
         let registry = scene.registry().await;
-        let stored = registry.find_certificate(HOST).await.unwrap().unwrap().pair.unwrap();
+        let stored = registry.find_certificate(scene.host()).await.unwrap().unwrap().pair.unwrap();
         let account = registry.account_key().await.unwrap().unwrap();
         registry.close().await;
         for text in [&stored.key, &account] {
@@ -35,8 +36,8 @@ on_both_databases! {
     async fn a_stranger_causes_no_order(engine: Engine) {
         let scene = Scene::new(engine).await;
         let node = scene.start(0);
-        scene.goes_live(HOST).await;
-        for host in ["stranger.example.org", "other.acme.org", "edge.example.net"] {
+        scene.goes_live(scene.host()).await;
+        for host in ["stranger.example.org", &scene.zones.name("other.acme"), "edge.example.net"] {
             let error = scene.shake(&node, host).await.unwrap_err().to_string();
             assert!(error.contains("UnrecognisedName"), "{host}: {error}");
         }
@@ -46,8 +47,8 @@ on_both_databases! {
     async fn the_key_that_seals_is_replaced_without_another_certificate(engine: Engine) {
         let mut scene = Scene::new(engine).await;
         let mut node = scene.start(0);
-        scene.goes_live(HOST).await;
-        let leaf = scene.is_served(&node, HOST).await;
+        scene.goes_live(scene.host()).await;
+        let leaf = scene.is_served(&node, scene.host()).await;
         // One that is killed counts as running for a while.
         node.terminate();
         assert_eq!(node.wait(LIMIT), 0);
@@ -55,19 +56,19 @@ on_both_databases! {
         let mut node = scene.start(0);
         let output = scene.run(&["seal", "rotate"]);
         assert_eq!(output.code, 0, "{}{}", output.stdout, output.stderr);
-        assert_eq!(scene.is_served(&node, HOST).await, leaf);
+        assert_eq!(scene.is_served(&node, scene.host()).await, leaf);
         node.kill();
         scene.seal_keys(&[NEW_SEAL_KEY]);
         let node = scene.start(0);
-        assert_eq!(scene.is_served(&node, HOST).await, leaf);
+        assert_eq!(scene.is_served(&node, scene.host()).await, leaf);
         assert_eq!(scene.proxy.orders(), 1);
     }
 
     async fn what_was_served_is_served_without_the_registry_after_a_restart(engine: Engine) {
         let scene = Scene::new(engine).await;
         let mut node = scene.start(0);
-        scene.goes_live(HOST).await;
-        let leaf = scene.is_served(&node, HOST).await;
+        scene.goes_live(scene.host()).await;
+        let leaf = scene.is_served(&node, scene.host()).await;
         node.kill();
         // The same configuration with a registry that can't be reached.
         let mut away = scene;
@@ -76,27 +77,23 @@ on_both_databases! {
             _ => "postgres://formgate@127.0.0.1:1/registry".to_owned(),
         };
         let node = away.start(0);
-        assert_eq!(away.is_served(&node, HOST).await, leaf);
+        assert_eq!(away.is_served(&node, away.host()).await, leaf);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_renewals_break_no_handshake() {
-    let scene = Scene::with(Engine::Sqlite, |options| options.validity = Some(Duration::from_mins(2))).await;
-    let hosts: Vec<_> = (0..HOSTS).map(|number| format!("h{number}.acme.org")).collect();
-    let lines: Vec<_> = (0..HOSTS).map(|number| format!("h{number} A 127.0.0.1")).collect();
-    scene.zones.serve("acme.org", &[2], &format!("forms A 127.0.0.1\n{}", lines.join("\n")));
-    let names: Vec<_> = hosts.iter().map(String::as_str).collect();
-    let scene = scene.domains(&names);
+    let pebble = Pebble::with(|options| options.validity = Some(Duration::from_mins(2))).await;
+    let scene = Scene::of(Engine::Sqlite, pebble).await.with_hosts(HOSTS);
     let node = scene.start(0);
-    for host in &names {
+    for host in &scene.hosts {
         scene.is_served(&node, host).await;
     }
     let first = scene.proxy.finalized();
-    let (address, root) = (node.address, scene.pebble.root().await);
+    let (address, root) = (node.address, scene.pebble.root.clone());
     let done = Arc::new(AtomicUsize::new(0));
     let shaking = (0..4).map(|task| {
-        let (hosts, root, done) = (hosts.clone(), root.clone(), Arc::clone(&done));
+        let (hosts, root, done) = (scene.hosts.clone(), root.clone(), Arc::clone(&done));
         tokio::spawn(async move {
             let mut at = task;
             while done.load(Ordering::Relaxed) == 0 {

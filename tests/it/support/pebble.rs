@@ -1,77 +1,62 @@
-//! A real certificate authority on loopback: Pebble, and the DNS server of pebble-challtestsrv that it asks.
+//! A real certificate authority on loopback: Pebble.
 //!
-//! Every name resolves to 127.0.0.1 unless a test says otherwise, and challenges are verified at the ports of
-//! [`Options`]. No nonce is refused and no authorization is used again, unless a test asks for it.
+//! Tests share one ([`Pebble::shared`]), unless they need options of their own. It looks names up as the test's
+//! [`Zones`](super::zones::Zones) do, and verifies challenges at the [`ports`] of the address that they have. No nonce
+//! is refused unless a test asks for it.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::Stdio;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use rustls::RootCertStore;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
-use tokio::net::TcpStream;
+use tokio::sync::OnceCell;
 
 use super::child::{self, Child, GLANCE};
 use super::connection::{Connection, Protocol};
-use super::{certificate, folder};
+use super::{certificate, folder, zones};
 
-/// Both are up within 0.1 s on a quiet machine.
+/// It is up within 0.1 s on a quiet machine.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// A port is taken by another process between our look and the server's bind very rarely, not three times.
 const ATTEMPTS: u32 = 3;
 
-/// What a test may want of the authority.
-#[derive(Clone, Debug)]
+/// Every Pebble refuses this domain, with all below it.
+pub(crate) const BLOCKED: &str = "blocked.org";
+
+/// Where HTTP-01 and TLS-ALPN-01 are verified.
+pub(crate) fn ports() -> [u16; 2] {
+    // Held at an address that no test uses, so that no other process takes a port at all addresses.
+    static PORTS: LazyLock<[TcpListener; 2]> = LazyLock::new(|| {
+        [(); 2].map(|()| TcpListener::bind(local(child::free_port())).expect("the port was free just now"))
+    });
+    PORTS.each_ref().map(|port| port.local_addr().expect("a bound socket has an address").port())
+}
+
+/// What a test may want of an authority of its own.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
-    /// Where HTTP-01 is verified; a port that is free when Pebble starts, by default.
-    pub(crate) http_port: u16,
-    /// Where TLS-ALPN-01 is verified; as above.
-    pub(crate) tls_port: u16,
     /// How many percent of valid nonces are refused.
     pub(crate) refused_nonces: u8,
-    /// How many percent of valid authorizations are used again in the next order. Of 0, Pebble makes 1: tests that need a new
-    /// one in each order use another host.
-    pub(crate) reused_authorizations: u8,
     /// How long certificates are valid; Pebble's own default is five years.
     pub(crate) validity: Option<Duration>,
     /// The external accounts, as key id and key; if there are any, an account has to be bound to one.
     pub(crate) external_accounts: Vec<(String, String)>,
-    /// Domains that it refuses, with all below them.
-    pub(crate) blocked_domains: Vec<String>,
-    /// The DNS server to ask instead of pebble-challtestsrv's.
-    pub(crate) dns_server: Option<SocketAddr>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            http_port: child::free_port(),
-            tls_port: child::free_port(),
-            refused_nonces: 0,
-            reused_authorizations: 0,
-            validity: None,
-            external_accounts: Vec::new(),
-            blocked_domains: Vec::new(),
-            dns_server: None,
-        }
-    }
 }
 
 /// A running authority; killed on drop.
@@ -80,27 +65,26 @@ pub(crate) struct Pebble {
     pub(crate) address: SocketAddr,
     /// The name in its TLS certificate that no other server has. `127.0.0.1` and `localhost` are in there too.
     pub(crate) name: String,
-    management: SocketAddr,
-    server: Child,
-    dns: Option<Dns>,
+    /// The root of the certificates that it issues.
+    pub(crate) root: CertificateDer<'static>,
+    server: Mutex<Child>,
     _folder: TempDir,
 }
 
-/// The DNS server.
-struct Dns {
-    address: SocketAddr,
-    management: SocketAddr,
-    _server: Child,
-}
-
 impl Pebble {
-    /// Starts one with options other than the default ones.
-    pub(crate) async fn with(differ: impl FnOnce(&mut Options)) -> Self {
+    /// The authority that the tests of the process share.
+    pub(crate) async fn shared() -> Arc<Self> {
+        static SHARED: OnceCell<Arc<Pebble>> = OnceCell::const_new();
+        Arc::clone(SHARED.get_or_init(|| Self::with(|_| ())).await)
+    }
+
+    /// Starts an authority of the test's own.
+    pub(crate) async fn with(differ: impl FnOnce(&mut Options)) -> Arc<Self> {
         let mut options = Options::default();
         differ(&mut options);
         for _ in 0..ATTEMPTS {
-            if let Some(pebble) = Self::serve(options.clone()).await {
-                return pebble;
+            if let Some(pebble) = Self::serve(&options).await {
+                return Arc::new(pebble);
             }
         }
         panic!("Pebble does not start (Debian: apt-get install pebble, or run tests/run); its log is above");
@@ -111,14 +95,9 @@ impl Pebble {
         format!("https://{}/dir", self.address)
     }
 
-    /// The DNS server, which knows addresses and answers NOTIMP to questions about zones.
-    pub(crate) fn dns_server(&self) -> SocketAddr {
-        self.dns.as_ref().expect("this Pebble asks the test's own DNS server").address
-    }
-
     /// Sends a signal by name, such as `STOP` and `CONT`.
-    pub(crate) fn signal(&mut self, name: &str) {
-        self.server.signal(name);
+    pub(crate) fn signal(&self, name: &str) {
+        self.server.lock().expect("a signal does not panic").signal(name);
     }
 
     /// Sends a request that was made for the directory's host, as a proxy does.
@@ -129,19 +108,10 @@ impl Pebble {
         Ok(Response::from_parts(head, body.collect().await.map_err(io::Error::other)?.to_bytes()))
     }
 
-    /// The root of the certificates that it issues.
-    pub(crate) async fn root(&self) -> CertificateDer<'static> {
-        let request = Request::get("/roots/0").header("Host", "localhost").body(Bytes::new());
-        let answer = Self::send(self.management, &self.name, request.expect("a valid request")).await;
-        let answer = answer.expect("Pebble answers");
-        assert_eq!(answer.status(), StatusCode::OK);
-        CertificateDer::from_pem_slice(answer.body()).expect("a certificate")
-    }
-
     /// Fails unless a chain in PEM leads from a valid certificate for the host to the root.
-    pub(crate) async fn verify(&self, pem: &str, host: &str) {
+    pub(crate) fn verify(&self, pem: &str, host: &str) {
         let mut roots = RootCertStore::empty();
-        roots.add(self.root().await).expect("a root");
+        roots.add(self.root.clone()).expect("a root");
         let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
         let chain: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes()).map(|one| one.expect("PEM")).collect();
@@ -151,124 +121,64 @@ impl Pebble {
         assert!(verified.is_ok(), "{host}: {verified:?}");
     }
 
-    /// Gives a name other addresses than 127.0.0.1: IPv4 ones, at least one.
-    pub(crate) async fn resolve(&self, host: &str, addresses: &[Ipv4Addr]) {
-        self.change_dns("/add-a", &json!({ "host": host, "addresses": addresses })).await;
+    async fn get(address: SocketAddr, name: &str, path: &str) -> io::Result<Response<Bytes>> {
+        let request = Request::get(path).header("Host", "localhost").body(Bytes::new()).expect("a valid request");
+        Self::send(address, name, request).await
     }
 
-    /// Lets look-ups of a name fail with SERVFAIL.
-    pub(crate) async fn fail_dns(&self, host: &str) {
-        self.change_dns("/set-servfail", &json!({ "host": host })).await;
-    }
-
-    async fn change_dns(&self, path: &str, change: &Value) {
-        let dns = self.dns.as_ref().expect("this Pebble asks the test's own DNS server");
-        let status = manage(dns.management, path, change).await.expect("the DNS server takes changes");
-        assert_eq!(status, StatusCode::OK, "{path} {change}");
-    }
-
-    async fn serve(options: Options) -> Option<Self> {
+    /// None if the server ends, since one of its ports was taken.
+    async fn serve(options: &Options) -> Option<Self> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let folder = folder::temporary("pebble");
-        let dns = match options.dns_server {
-            Some(_) => None,
-            None => Some(Dns::serve(folder.path()).await?),
-        };
-        let dns_address = options.dns_server.or(dns.as_ref().map(|dns| dns.address)).expect("one of them");
         let name = format!("pebble-{}.example.test", STARTED.fetch_add(1, Ordering::SeqCst));
         let identity = certificate::issue(folder.path(), &[&name, "localhost", "127.0.0.1"]);
         let [address, management] = [child::free_port(), child::free_port()].map(local);
+        let [http_port, tls_port] = ports();
         let mut pebble = json!({
             "listenAddress": address,
             "managementListenAddress": management,
             "certificate": identity.certificate,
             "privateKey": identity.private_key,
-            "httpPort": options.http_port,
-            "tlsPort": options.tls_port,
+            "httpPort": http_port,
+            "tlsPort": tls_port,
             "ocspResponderURL": "",
             "externalAccountBindingRequired": !options.external_accounts.is_empty(),
             "externalAccountMACKeys": options.external_accounts.iter().cloned().collect::<HashMap<_, _>>(),
-            "domainBlocklist": options.blocked_domains,
+            "domainBlocklist": [BLOCKED],
         });
         if let Some(validity) = options.validity {
             pebble["certificateValidityPeriod"] = validity.as_secs().into();
         }
         let config = folder.path().join("pebble.json");
         fs::write(&config, json!({ "pebble": pebble }).to_string()).expect("the folder of this run can be written");
-        let log = folder.path().join("pebble.log");
+        let path = folder.path().join("pebble.log");
+        let log = File::create(&path).expect("the folder of this run can be written");
         let mut command = child::bound_to_us("pebble", "KILL", &[]);
-        command.arg("-config").arg(&config).arg("-dnsserver").arg(dns_address.to_string());
+        command.arg("-config").arg(&config).arg("-dnsserver").arg(zones::shared_resolver().await.to_string());
         command.env("PEBBLE_VA_NOSLEEP", "1").env("PEBBLE_VA_ALWAYS_VALID", "0");
         command.env("PEBBLE_WFE_NONCEREJECT", options.refused_nonces.to_string());
-        command.env("PEBBLE_AUTHZREUSE", options.reused_authorizations.to_string());
-        let mut server = Child::spawn(logged(command, &log));
-        let request = || Request::get("/dir").header("Host", "localhost").body(Bytes::new()).expect("a valid request");
-        let is_ready = async || {
-            let answers = [Self::send(address, &name, request()).await, Self::send(management, &name, request()).await];
-            answers.iter().all(Result::is_ok)
-        };
-        if wait_until_ready(&mut server, &log, is_ready).await {
-            Some(Self { address, name, management, server, dns, _folder: folder })
-        } else {
-            None
+        // Of 0 percent of valid authorizations that are used again, Pebble makes 1: tests that need a new one in each
+        // order use another host.
+        command.env("PEBBLE_AUTHZREUSE", "0");
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file has handles")).stderr(log);
+        let mut server = Child::spawn(command);
+        let start = Instant::now();
+        while start.elapsed() < START_LIMIT && server.exited().is_none() {
+            let directory = Self::get(address, &name, "/dir").await;
+            if let (Ok(_), Ok(root)) = (directory, Self::get(management, &name, "/roots/0").await)
+                && server.exited().is_none()
+            {
+                assert_eq!(root.status(), StatusCode::OK);
+                let root = CertificateDer::from_pem_slice(root.body()).expect("a certificate");
+                return Some(Self { address, name, root, server: Mutex::new(server), _folder: folder });
+            }
+            tokio::time::sleep(GLANCE).await;
         }
-    }
-}
-
-impl Dns {
-    async fn serve(folder: &std::path::Path) -> Option<Self> {
-        let [address, management] = [child::free_port(), child::free_port()].map(local);
-        let log = folder.join("challtestsrv.log");
-        let mut command = child::bound_to_us("pebble-challtestsrv", "KILL", &[]);
-        command.arg("-dns01").arg(address.to_string()).arg("-management").arg(management.to_string());
-        command.args([
-            "-http01",
-            "",
-            "-https01",
-            "",
-            "-tlsalpn01",
-            "",
-            "-defaultIPv4",
-            "127.0.0.1",
-            "-defaultIPv6",
-            "",
-        ]);
-        let mut server = Child::spawn(logged(command, &log));
-        let is_ready = async || manage(management, "/clear-request-history", &json!({ "host": "a" })).await.is_ok();
-        let is_up = wait_until_ready(&mut server, &log, is_ready).await;
-        is_up.then_some(Self { address, management, _server: server })
+        eprintln!("{}", fs::read_to_string(path).unwrap_or_default());
+        None
     }
 }
 
 fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
-}
-
-fn logged(mut command: std::process::Command, log: &std::path::Path) -> std::process::Command {
-    let log = File::create(log).expect("the folder of this run can be written");
-    command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file has handles")).stderr(log);
-    command
-}
-
-/// Whether the server answers; not when it ends instead, since its port was taken.
-async fn wait_until_ready(server: &mut Child, log: &std::path::Path, is_ready: impl AsyncFn() -> bool) -> bool {
-    let start = Instant::now();
-    while start.elapsed() < START_LIMIT && server.exited().is_none() {
-        if is_ready().await && server.exited().is_none() {
-            return true;
-        }
-        tokio::time::sleep(GLANCE).await;
-    }
-    eprintln!("{}", fs::read_to_string(log).unwrap_or_default());
-    false
-}
-
-/// Sends a change to pebble-challtestsrv.
-async fn manage(address: SocketAddr, path: &str, change: &Value) -> io::Result<StatusCode> {
-    let stream = TokioIo::new(TcpStream::connect(address).await?);
-    let (mut sender, driver) = http1::handshake(stream).await.map_err(io::Error::other)?;
-    tokio::spawn(driver);
-    let request = Request::post(path).header("Host", "localhost").body(Full::new(Bytes::from(change.to_string())));
-    let response = sender.send_request(request.expect("a valid request")).await.map_err(io::Error::other)?;
-    Ok(response.status())
 }

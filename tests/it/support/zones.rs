@@ -3,11 +3,14 @@
 //! Servers are numbered: number `n` is at `127.0.0.n`, as `ns<n>` below each zone that it serves. All have the same
 //! port. A server answers as one does that serves zones: with authority, with a referral to a zone below its own, or
 //! not at all. The resolver sees what a server that works has, unless it remembers something else. Everything can
-//! change from one query to the next.
+//! change from one query to the next. Each test has servers, names ([`Zones::name`]) and an address ([`Zones::address`])
+//! of its own. Only the resolver of Pebble is shared: it answers for a name as the resolver of the test that serves
+//! its zone.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,7 +22,10 @@ use hickory_server::proto::rr::{Name, RData, Record, RecordType};
 use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
 use hickory_server::zone_handler::MessageResponseBuilder;
 use tokio::net::{TcpListener, UdpSocket};
+use tokio::runtime::Runtime;
+use tokio::sync::OnceCell;
 
+use super::child::free_port;
 pub(crate) use super::zone_records::NEGATIVE_TTL;
 use super::zone_records::{TTL, absolute, parsed, soa};
 
@@ -28,7 +34,7 @@ const IDLE: Duration = Duration::from_secs(5);
 
 /// The numbers of the servers that run: the resolver, and four that serve zones.
 const RESOLVER: u8 = 1;
-const NUMBERS: std::ops::RangeInclusive<u8> = RESOLVER..=5;
+const NUMBERS: [u8; 5] = [RESOLVER, 2, 3, 4, 5];
 
 /// What a server does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,20 +70,27 @@ struct World {
     queries: Vec<(u8, Name, RecordType)>,
 }
 
+/// The world of each zone, for the shared resolver.
+static WORLDS: Mutex<BTreeMap<Name, Weak<Mutex<World>>>> = Mutex::new(BTreeMap::new());
+
 /// Running servers; stopped on drop.
 pub(crate) struct Zones {
     /// The port of all servers.
     pub(crate) port: u16,
+    /// No other test of this process has it. It begins at random, so that processes that run at once seldom share it.
+    number: u16,
     world: Arc<Mutex<World>>,
     _servers: Vec<Server<Handler>>,
 }
 
 struct Handler {
     number: u8,
-    world: Arc<Mutex<World>>,
+    /// `None`: the world that has the zone of the name.
+    world: Option<Arc<Mutex<World>>>,
 }
 
 /// What a server sends back.
+#[derive(Default)]
 struct Answer {
     code: ResponseCode,
     authoritative: bool,
@@ -89,40 +102,20 @@ struct Answer {
 impl Zones {
     /// Starts servers that serve no zone.
     pub(crate) async fn start() -> Self {
+        static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(rand::random()));
         let world = Arc::<Mutex<World>>::default();
-        let (port, sockets) = Self::bind().await;
-        let servers = NUMBERS.zip(sockets).map(|(number, (udp, tcp))| {
-            let mut server = Server::new(Handler { number, world: Arc::clone(&world) });
-            server.register_socket(udp);
-            server.register_listener(tcp, IDLE, 1024);
-            server
-        });
-        let servers = servers.collect();
-        Self { port, world, _servers: servers }
+        let (port, servers) = serve(&NUMBERS, Some(&world)).await;
+        Self { port, number: NEXT.fetch_add(1, Ordering::Relaxed), world, _servers: servers }
     }
 
-    /// The same port for UDP and TCP at all addresses.
-    async fn bind() -> (u16, Vec<(UdpSocket, TcpListener)>) {
-        'ports: loop {
-            let first = UdpSocket::bind("127.0.0.1:0").await.expect("there are free ports");
-            let port = first.local_addr().expect("a bound socket has an address").port();
-            let (mut first, mut sockets) = (Some(first), Vec::new());
-            for number in NUMBERS {
-                let address = SocketAddr::from((address_of(number), port));
-                let udp = match first.take() {
-                    Some(udp) => udp,
-                    None => match UdpSocket::bind(address).await {
-                        Ok(udp) => udp,
-                        Err(_) => continue 'ports,
-                    },
-                };
-                match TcpListener::bind(address).await {
-                    Ok(tcp) => sockets.push((udp, tcp)),
-                    Err(_) => continue 'ports,
-                }
-            }
-            return (port, sockets);
-        }
+    /// A name in a registered domain of the test's own: that of `forms.acme` is `forms.acme-17.org`.
+    pub(crate) fn name(&self, name: &str) -> String {
+        format!("{name}-{}.org", self.number)
+    }
+
+    /// An address of loopback of the test's own, for its names to point to.
+    pub(crate) fn address(&self) -> Ipv4Addr {
+        (0x7f01_0000 | u32::from(self.number)).into()
     }
 
     /// The resolver.
@@ -141,6 +134,7 @@ impl Zones {
             all.push(Record::from_rdata(name, TTL, RData::A(A(address_of(*number)))));
         }
         all.push(soa(&apex));
+        WORLDS.lock().expect("nothing panics with the lock").insert(apex.clone(), Arc::downgrade(&self.world));
         self.world().zones.insert(apex, (servers.to_vec(), all));
     }
 
@@ -227,14 +221,49 @@ impl Zones {
     }
 }
 
+/// Where the resolver of every Pebble is. It outlives the runtimes of tests.
+pub(super) async fn shared_resolver() -> SocketAddr {
+    static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("threads can be started"));
+    static SHARED: OnceCell<(u16, Vec<Server<Handler>>)> = OnceCell::const_new();
+    let start = async || RUNTIME.spawn(serve(&[RESOLVER], None)).await.expect("it starts");
+    (address_of(RESOLVER), SHARED.get_or_init(start).await.0).into()
+}
+
+fn asked(request: &Request) -> (Name, RecordType) {
+    let info = request.request_info().expect("one question");
+    (Name::from(info.query.name()).to_lowercase(), info.query.query_type())
+}
+
+/// The world that has the closest zone above a name.
+fn world_of(name: &Name) -> Option<Arc<Mutex<World>>> {
+    let worlds = WORLDS.lock().expect("nothing panics with the lock");
+    (0..=name.num_labels().into()).rev().find_map(|labels| worlds.get(&name.trim_to(labels))?.upgrade())
+}
+
+/// Starts servers that have the same port for UDP and TCP at all addresses.
+async fn serve(numbers: &[u8], world: Option<&Arc<Mutex<World>>>) -> (u16, Vec<Server<Handler>>) {
+    'ports: loop {
+        let (port, mut servers) = (free_port(), Vec::new());
+        for &number in numbers {
+            let address = SocketAddr::from((address_of(number), port));
+            let sockets = (UdpSocket::bind(address).await, TcpListener::bind(address).await);
+            let (Ok(udp), Ok(tcp)) = sockets else { continue 'ports };
+            let mut server = Server::new(Handler { number, world: world.cloned() });
+            server.register_socket(udp);
+            server.register_listener(tcp, IDLE, 1024);
+            servers.push(server);
+        }
+        return (port, servers);
+    }
+}
+
 fn address_of(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 0, number)
 }
 
 impl Answer {
     fn of(code: ResponseCode) -> Self {
-        let (answers, authorities, additionals) = (Vec::new(), Vec::new(), Vec::new());
-        Self { code, authoritative: false, answers, authorities, additionals }
+        Self { code, ..Self::default() }
     }
 }
 
@@ -330,9 +359,7 @@ impl World {
 
     /// The answer of a server, whatever it is; `None` for silence.
     fn answer(&mut self, server: u8, request: &Request) -> Option<Answer> {
-        let info = request.request_info().expect("one question");
-        let name: Name = Name::from(info.query.name()).to_lowercase();
-        let kind = info.query.query_type();
+        let (name, kind) = asked(request);
         self.queries.push((server, name.clone(), kind));
         match self.moods.get(&server) {
             Some(Mood::Silent) => return None,
@@ -353,7 +380,8 @@ impl World {
 #[async_trait]
 impl RequestHandler for Handler {
     async fn handle_request<R: ResponseHandler, T: Time>(&self, request: &Request, mut response: R) -> ResponseInfo {
-        let answer = self.world.lock().expect("nothing panics with the lock").answer(self.number, request);
+        let world = self.world.clone().or_else(|| world_of(&asked(request).0)).unwrap_or_default();
+        let answer = world.lock().expect("nothing panics with the lock").answer(self.number, request);
         let mut metadata = Metadata::response_from_request(&request.metadata);
         let Some(Answer { code, authoritative, answers, authorities, additionals }) = answer else {
             return Header { metadata, counts: HeaderCounts::default() }.into();
