@@ -12,6 +12,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use serde_json::json;
 
+use crate::support::child::free_port;
 use crate::support::fixture::{Engine, Site};
 use crate::support::process::Node;
 
@@ -131,9 +132,7 @@ async fn a_request_is_a_trace_with_its_steps_and_without_its_secrets() {
 
 #[tokio::test]
 async fn a_collector_that_is_away_costs_nothing_but_its_traces() {
-    let closed = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let endpoint = format!("http://{}", closed.local_addr().expect("a bound listener has an address"));
-    drop(closed);
+    let endpoint = format!("http://127.0.0.1:{}", free_port());
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
     let token = site.token("acme", "tests");
     let mut node = Node::spawn_in(&site.config_path, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]);

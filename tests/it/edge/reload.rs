@@ -12,8 +12,8 @@ use crate::support::fixture::{Engine, Site};
 use crate::support::folder;
 use crate::support::process::Node;
 
-/// A change is noticed, read once the files are quiet, and served well within this.
-const NOTICED: Duration = Duration::from_secs(10);
+/// A change is noticed, read once the files are quiet, and served well within this, on a busy machine too.
+const NOTICED: Duration = Duration::from_secs(30);
 
 fn site() -> Site {
     Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(100_000)

@@ -96,6 +96,11 @@ async fn two_nodes_restarted_one_after_the_other_lose_no_request() {
             chosen.client.to(&host).with(&token)
         }
     });
+    // A node that is not restarted: what its callers wait is the machine's.
+    let other = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(100_000).write();
+    let (other_token, other_node) = (other.token("acme", "tests"), other.start());
+    let other_client = other_node.client().to(&other.host("acme")).with(&other_token);
+    let undisturbed = Load::start(3, move || other_client.clone());
     until(|| load.answered() > 50).await;
     for ((node, config), watched) in nodes.iter_mut().zip(&configs).zip(&watched) {
         assert_eq!(node.stop(STOP).await, 0);
@@ -108,9 +113,10 @@ async fn two_nodes_restarted_one_after_the_other_lose_no_request() {
         let before = load.answered();
         until(|| load.answered() > before + 50).await;
     }
-    let seen = load.finish().await;
+    let (seen, undisturbed) = (load.finish().await, undisturbed.finish().await);
     assert_none_lost(&seen);
-    assert!(seen.longest < Duration::from_secs(5), "nobody waits for a restart: {:?}", seen.longest);
+    let limit = Duration::from_secs(5) + undisturbed.longest;
+    assert!(seen.longest < limit, "nobody waits for a restart: {:?}, and not {limit:?}", seen.longest);
 }
 
 /// A site at addresses of systemd's sockets, and the sockets that listen there.
@@ -147,6 +153,9 @@ async fn one_node_on_a_systemd_socket_is_restarted_without_a_refused_connection(
     assert_none_lost(&load.finish().await);
 }
 
+/// The notice by which systemd knows that a node is alive.
+const SIGN_OF_LIFE: &str = "WATCHDOG=1\n";
+
 /// Where a node tells how it is.
 fn notices(folder: &Path) -> (UnixDatagram, String) {
     let path = folder.join("notify.sock");
@@ -161,7 +170,7 @@ fn next(socket: &UnixDatagram) -> Vec<String> {
         let mut bytes = [0; 1024];
         let length = socket.recv(&mut bytes).expect("a notice in time");
         let text = std::str::from_utf8(&bytes[..length]).expect("text");
-        if text != "WATCHDOG=1\n" {
+        if text != SIGN_OF_LIFE {
             return text.lines().map(str::to_owned).collect();
         }
     }
@@ -203,23 +212,31 @@ fn a_watchdog_gets_its_signs_of_life_also_during_a_stop() {
     let (site, [callers, operator]) = site_on_sockets();
     let (socket, path) = notices(site.folder());
     let config = fs::read_to_string(&site.config_path).expect("it was written");
-    let config = config.replace("[gateway]", "[gateway]\nshutdown_delay_seconds = 1");
+    let config = config.replace("[gateway]", "[gateway]\nshutdown_delay_seconds = 2");
     fs::write(&site.config_path, config).expect("the site's folder can be written");
     let environment = [("NOTIFY_SOCKET", path.as_str()), ("WATCHDOG_USEC", "200000")];
     let mut node = Node::spawn_on(&site.config_path, [&callers, &operator], &environment);
-    let signs = |limit: Duration| {
-        let (mut signs, since, mut bytes) = (0, Instant::now(), [0; 1024]);
-        while since.elapsed() < limit {
-            let length = socket.recv(&mut bytes).expect("a notice in time");
-            signs += usize::from(&bytes[..length] == b"WATCHDOG=1\n");
-        }
-        signs
+    let notice = || {
+        let mut bytes = [0; 1024];
+        let length = socket.recv(&mut bytes).expect("a notice in time");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
     };
-    // One every 100 ms; the fewest that a loaded machine may leave.
-    let half_a_second = Duration::from_millis(500);
-    assert!(signs(half_a_second) >= 3);
+    // One every 100 ms, and the fewest that a busy machine may leave at least once.
+    let is_regular = || {
+        let (since, mut signs) = (Instant::now(), 0);
+        while since.elapsed() < Duration::from_millis(500) {
+            signs += usize::from(notice() == SIGN_OF_LIFE);
+        }
+        signs >= 3
+    };
+    assert!((0..20).any(|_| is_regular()));
     node.terminate();
-    assert!(signs(half_a_second) >= 3);
+    while !notice().starts_with("STOPPING=1\n") {}
+    for _ in 0..3 {
+        assert_eq!(notice(), SIGN_OF_LIFE);
+    }
+    // A node waits until there is room for its notices.
+    drop(socket);
     assert_eq!(node.wait(STOP), 0);
 }
 

@@ -1,14 +1,16 @@
 //! Redis in each of its forms: the nodes share a window and hear of tokens through all of them alike.
 
 use std::os::unix::fs::PermissionsExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use toml::{Table, Value};
 
+use crate::support::client::wait_for_count;
 use crate::support::fixture::{Engine, Site};
-use crate::support::process::{Node, formgate_with_environment};
+use crate::support::process::Node;
 use crate::support::redis::Redis;
 use crate::support::redis_group::{Cluster, MASTER, Sentinels};
+use crate::support::revocation::assert_heard;
 use crate::support::{certificate, child, folder};
 
 /// Two nodes of a site with these keys share one window, and a revoked token is refused on both.
@@ -17,7 +19,11 @@ async fn assert_shared(keys: &[(&str, Value)], environment: &[(&str, &str)]) {
     let site = site.gateway("redis_timeout_ms", 5000).gateway("on_redis_failure", "deny");
     let site = keys.iter().fold(site, |site, (key, value)| site.gateway(key, value.clone())).write();
     let token = site.token("acme", "tests");
-    let nodes = [0, 1].map(|_| Node::spawn_in(&site.config_path, environment));
+    let mut nodes = [0, 1].map(|_| Node::spawn_in(&site.config_path, environment));
+    for node in &mut nodes {
+        wait_for_count(node.operator_address(), "formgate_redis_up", 1).await;
+        wait_for_count(node.operator_address(), "formgate_redis_shards_down", 0).await;
+    }
     let clients = [0, 1].map(|n: usize| nodes[n].client().to(&site.host("acme")).with(&token));
     for left in (0..20).rev() {
         let answer = clients[left as usize % 2].get("/api/v1/form").send().await;
@@ -26,24 +32,15 @@ async fn assert_shared(keys: &[(&str, Value)], environment: &[(&str, &str)]) {
     for client in &clients {
         assert_eq!(client.get("/api/v1/form").send().await.status, 429);
     }
-    let config = site.config_path.to_str().unwrap();
-    let revoke =
-        formgate_with_environment(&["token", "revoke", "--tenant", "acme", "1", "--config", config], environment);
-    assert_eq!((revoke.code, revoke.stderr.as_str()), (0, "token 1 is revoked\n"));
-    let began = Instant::now();
-    for client in &clients {
-        while client.get("/api/v1/form").send().await.status != 401 {
-            assert!(began.elapsed() < Duration::from_secs(2), "the token is still accepted");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
+    assert_heard(&site, &clients, environment).await;
 }
 
 /// A node decides by a long window, whose tally is a second key.
 async fn assert_long_window(url: &str) {
     let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(5000).gateway("redis", url);
     let site = site.gateway("redis_timeout_ms", 5000).gateway("on_redis_failure", "deny").write();
-    let node = site.start();
+    let mut node = site.start();
+    wait_for_count(node.operator_address(), "formgate_redis_up", 1).await;
     let client = node.client().to(&site.host("acme")).with(&site.token("acme", "tests"));
     // A node knows that a log is long once it held 640 requests.
     for left in (4300..5000).rev() {

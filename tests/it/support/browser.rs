@@ -159,8 +159,13 @@ impl Browser {
 
     /// Clicks on a link or a button that leads to another page, and waits until that is there.
     pub(crate) async fn follow(&self, css: &str) {
+        self.leave_by(css, self.click(css)).await;
+    }
+
+    /// Does what leads to another page, and waits until that is there.
+    pub(crate) async fn leave_by(&self, what: &str, act: impl Future<Output = ()>) {
         self.script("window.isBefore = true").await;
-        self.click(css).await;
+        act.await;
         let since = std::time::Instant::now();
         // Between two pages, no script runs.
         while !self
@@ -169,7 +174,7 @@ impl Browser {
             .await
             .is_ok_and(|is_next| is_next == json!(true))
         {
-            assert!(since.elapsed() < START_LIMIT, "{css} leads nowhere");
+            assert!(since.elapsed() < START_LIMIT, "{what} leads nowhere");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

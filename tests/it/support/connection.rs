@@ -149,18 +149,31 @@ pub(crate) async fn shake_on(
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await
 }
 
+/// How long [`raw`] waits for an answer to begin, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// How long [`raw`] waits for more: a server that keeps the connection open says nothing for longer than this.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Writes bytes as they are, malformed ones too, on an HTTP/1.1 connection, and reads until the server closes it or
-/// falls silent.
+/// falls silent after it has said something.
 pub(crate) async fn raw(address: SocketAddr, server_name: &str, bytes: &[u8]) -> Vec<u8> {
     let stream = handshake(address, server_name, Protocol::Http1).await.expect("the server takes connections");
-    exchange(stream, bytes, SILENCE).await
+    exchange_within(stream, bytes, PATIENCE, SILENCE).await
 }
 
 /// Writes bytes on a stream, and reads until the server closes it or has been silent for so long.
 pub(crate) async fn exchange(stream: impl AsyncRead + AsyncWrite, bytes: &[u8], silence: Duration) -> Vec<u8> {
+    exchange_within(stream, bytes, silence, silence).await
+}
+
+/// The same with a limit for the first bytes, and one for the time between others.
+async fn exchange_within(
+    stream: impl AsyncRead + AsyncWrite,
+    bytes: &[u8],
+    first: Duration,
+    silence: Duration,
+) -> Vec<u8> {
     let (mut reading, mut writing) = tokio::io::split(stream);
     let mut answer = Vec::new();
     let write = async {
@@ -168,7 +181,12 @@ pub(crate) async fn exchange(stream: impl AsyncRead + AsyncWrite, bytes: &[u8], 
         let _ = writing.write_all(bytes).await;
         let _ = writing.flush().await;
     };
-    let read = async { while let Ok(Ok(1..)) = timeout(silence, reading.read_buf(&mut answer)).await {} };
+    let read = async {
+        let mut limit = first;
+        while let Ok(Ok(1..)) = timeout(limit, reading.read_buf(&mut answer)).await {
+            limit = silence;
+        }
+    };
     tokio::join!(write, read);
     answer
 }

@@ -1,5 +1,6 @@
 //! A statement whose client has gone ends, and its connection serves again.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -7,14 +8,19 @@ use futures_util::future::join_all;
 use http::Request;
 use http::header::{AUTHORIZATION, HOST};
 use http_body_util::Full;
+use toml::Table;
 
-use super::scene::{PATIENCE, Scene};
+use super::scene::{BY_ITSELF, PATIENCE, Scene};
+use crate::support::client::{operator_count, wait_for_count};
 use crate::support::connection::{Connection, Protocol};
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site, on_both_databases};
 
-/// How long a statement may run on without its caller.
-const SOON: Duration = Duration::from_secs(2);
+/// Far longer than a statement runs on without its caller, and less than anything here may take with one.
+const SOON: Duration = Duration::from_secs(20);
+
+/// How long everything may take here, in seconds: a statement that is slow, and a request.
+const LONG: i64 = 60;
 
 /// Statements of requests. The inspection of the node counts the forms too, once.
 const STATEMENTS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
@@ -39,31 +45,20 @@ async fn slow_down(database: &Database) {
 
 /// A tenant with one connection, whose forms are slow to read.
 async fn slow_scene(engine: Engine) -> (Scene, Database) {
-    let scene = Scene::with(Site::new(), engine, |tenant| tenant.set("max_connections", 1));
+    let limits = Table::from_iter([("request_seconds".to_owned(), LONG.into())]);
+    let site = Site::new().gateway("limits", limits).databases("statement_seconds", LONG).databases("wait_ms", 25_000);
+    let scene = Scene::with(site, engine, |tenant| tenant.set("max_connections", 1));
     let database = Database::connect(scene.site.database_url("acme")).await;
     slow_down(&database).await;
     assert_eq!(scene.acme.get("/api/v1/group").send().await.status, 200);
     (scene, database)
 }
 
-/// A caller who asks for forms and hangs up while the statement runs.
-async fn hang_up(scene: &Scene, engine: Engine, database: &Database, protocol: Protocol) {
-    let host = scene.site.host("acme");
-    let mut connection = Connection::open(scene.node.address, &host, protocol).await.unwrap();
-    connection.ready().await.unwrap();
-    let (authority, path) = (format!("https://{host}/api/v1/form"), "/api/v1/form".to_owned());
-    let uri = if protocol == Protocol::Http2 { authority } else { path };
-    let token = scene.site.token("acme", "another");
-    let request = Request::get(uri).header(AUTHORIZATION, format!("Bearer {token}"));
-    let request = if protocol == Protocol::Http2 { request } else { request.header(HOST, host) };
-    // On HTTP/2 the connection stays and the stream is reset; on HTTP/1.1 the connection goes.
-    let kept = connection.share();
-    let sent = tokio::time::timeout(Duration::from_millis(700), async move {
-        connection.send(request.body(Full::<Bytes>::default()).unwrap()).await
-    });
-    assert!(sent.await.is_err(), "the statement is not slow");
+/// Waits until no statement of a request runs, and the one connection serves again: it is free, or another one has taken its
+/// place.
+async fn wait_until_free(scene: &Scene, engine: Engine, database: &Database) {
+    let hung_up = Instant::now();
     if engine != Engine::Sqlite {
-        let hung_up = Instant::now();
         while database.integers(STATEMENTS).await != [0] {
             if hung_up.elapsed() >= SOON {
                 panic!("still running: {:?}", database.texts(&STATEMENTS.replace("count(*)", "query")).await);
@@ -71,43 +66,80 @@ async fn hang_up(scene: &Scene, engine: Engine, database: &Database, protocol: P
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
-    let hung_up = Instant::now();
-    // There is one connection: it is free, or another one has taken its place.
-    while scene.acme.get("/api/v1/group").send().await.status != 200 {
-        assert!(hung_up.elapsed() < SOON, "the connection is not free");
+    assert_eq!(scene.acme.get("/api/v1/group").send().await.status, 200);
+    assert!(hung_up.elapsed() < SOON, "the connection is not free");
+}
+
+/// A caller who asks for forms and hangs up while the statement runs.
+async fn hang_up(scene: &mut Scene, engine: Engine, database: &Database, protocol: Protocol) {
+    let host = scene.site.host("acme");
+    let mut connection = Connection::open(scene.node.address, &host, protocol).await.unwrap();
+    connection.ready().await.unwrap();
+    let (authority, path) = (format!("https://{host}/api/v1/form"), "/api/v1/form".to_owned());
+    let uri = if protocol == Protocol::Http2 { authority } else { path };
+    let token = scene.site.token("acme", "another");
+    // It is looked up, and its use is stored, so that the statement of the request is the next one.
+    assert_eq!(scene.acme.with(&token).get("/api/v1/group").send().await.status, 200);
+    scene.wait_until_use_is_stored().await;
+    let request = Request::get(uri).header(AUTHORIZATION, format!("Bearer {token}"));
+    let request = if protocol == Protocol::Http2 { request } else { request.header(HOST, host) };
+    // On HTTP/2 the connection stays and the stream is reset; on HTTP/1.1 the connection goes.
+    let kept = connection.share();
+    let operator = scene.node.operator_address();
+    tokio::select! {
+        answer = async move { connection.send(request.body(Full::<Bytes>::default()).unwrap()).await } => {
+            panic!("the statement is not slow: {answer:?}");
+        }
+        () = wait_until_it_runs(operator, engine, database) => {}
     }
+    wait_until_free(scene, engine, database).await;
     drop(kept);
+}
+
+/// Waits until a statement of a request runs. Of SQLite, only that a connection is in use can be seen.
+async fn wait_until_it_runs(operator: SocketAddr, engine: Engine, database: &Database) {
+    let connections = async |state: &str| {
+        operator_count(operator, &format!(r#"formgate_database_connections{{database="sqlite",state="{state}"}}"#))
+            .await
+    };
+    let runs = async || match engine {
+        Engine::Sqlite => connections("open").await > connections("idle").await,
+        _ => database.integers(STATEMENTS).await != [0],
+    };
+    let began = Instant::now();
+    while !runs().await {
+        assert!(began.elapsed() < BY_ITSELF, "no statement runs");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 on_both_databases! {
     async fn a_client_that_closes_the_connection(engine: Engine) {
-        let (scene, database) = slow_scene(engine).await;
-        hang_up(&scene, engine, &database, Protocol::Http1).await;
-        hang_up(&scene, engine, &database, Protocol::Http1).await;
+        let (mut scene, database) = slow_scene(engine).await;
+        hang_up(&mut scene, engine, &database, Protocol::Http1).await;
+        hang_up(&mut scene, engine, &database, Protocol::Http1).await;
     }
 
     async fn a_client_that_resets_the_stream(engine: Engine) {
-        let (scene, database) = slow_scene(engine).await;
-        hang_up(&scene, engine, &database, Protocol::Http2).await;
+        let (mut scene, database) = slow_scene(engine).await;
+        hang_up(&mut scene, engine, &database, Protocol::Http2).await;
     }
 
     /// Many who hang up leave no more behind than the tenant has connections.
     async fn many_clients_that_hang_up(engine: Engine) {
-        let (scene, database) = slow_scene(engine).await;
-        let calls = (0..20).map(|_| {
-            let call = scene.acme.get("/api/v1/form").fresh().send();
-            tokio::time::timeout(Duration::from_millis(300), call)
-        });
-        let answers = join_all(calls).await;
-        assert!(answers.iter().all(Result::is_err), "nobody was answered");
+        let (mut scene, database) = slow_scene(engine).await;
+        let operator = scene.node.operator_address();
+        tokio::select! {
+            answers = join_all((0..20).map(|_| scene.acme.get("/api/v1/form").fresh().send())) => {
+                panic!("they are answered: {answers:?}");
+            }
+            () = wait_for_count(operator, "formgate_requests_in_flight", 20) => {}
+        }
         if engine != Engine::Sqlite {
             let [running] = database.integers(STATEMENTS).await;
             assert!(running <= 1, "{running} statements on one connection");
         }
-        let since = Instant::now();
-        while scene.acme.get("/api/v1/group").send().await.status != 200 {
-            assert!(since.elapsed() < 2 * SOON, "the connection is not free");
-        }
+        wait_until_free(&scene, engine, &database).await;
     }
 
     async fn a_statement_past_its_limit(engine: Engine) {

@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::scene::{PATIENCE, Scene};
-use crate::support::client::operator_get;
+use super::scene::{BY_ITSELF, PATIENCE, Scene};
+use crate::support::client::{operator_get, wait_for_count};
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site, Tenant, on_both_databases};
 use crate::support::folder::owner_of;
@@ -40,7 +40,6 @@ async fn a_server_that_dies_and_is_started_again() {
     server.crash();
     scene.is_refused().await;
     assert_eq!(scene.count("formgate_database_breakers_open").await, 1);
-    assert!(scene.count(r#"formgate_database_refused_total{reason="breaker"}"#).await > 20);
     server.recover();
     scene.comes_back().await;
     assert_eq!(scene.count("formgate_database_breakers_open").await, 0);
@@ -52,8 +51,10 @@ async fn a_server_that_dies_and_is_started_again() {
 async fn a_server_that_hangs() {
     let (mut server, mut scene) = on_own_server();
     assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
-    // So that the connection is asked whether it works, and not given a statement that takes its whole limit.
-    tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+    scene.wait_until_use_is_stored().await;
+    // The connection is idle for so long that it is asked whether it works, and not given a statement, which would take its
+    // whole limit.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
     server.hang(true);
     scene.is_refused().await;
     server.hang(false);
@@ -150,7 +151,8 @@ async fn a_file_that_another_process_has_locked() {
     let mut scene = Scene::with(site, Engine::Sqlite, |tenant| tenant);
     assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
     // In WAL mode only one who is there first can lock the others out: the node lets go of its connections by itself.
-    scene.wait_until(PATIENCE, r#"formgate_database_connections{database="sqlite",state="open"}"#, 0).await;
+    let open = r#"formgate_database_connections{database="sqlite",state="open"}"#;
+    wait_for_count(scene.node.operator_address(), open, 0).await;
     let other = Database::connect(scene.site.database_url("acme")).await;
     other.execute("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; CREATE TABLE held (n); COMMIT").await;
     scene.is_refused().await;
@@ -206,9 +208,10 @@ async fn a_disk_that_is_full_when_a_file_is_opened_keeps_writes_out_and_not_read
         assert_eq!(globex.get("/api/v1/form").send().await.status, 200);
     }
     limit_files("unlimited:unlimited");
-    let until = Instant::now() + PATIENCE;
+    let mended = Instant::now();
     while acme.put("/api/v1/group").json(&group).send().await.status != 201 {
-        assert!(Instant::now() < until, "writes are still refused");
+        assert!(mended.elapsed() < BY_ITSELF, "writes are still refused");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(node.log().contains("can only be read"), "{}", node.log());
 }
@@ -250,7 +253,8 @@ async fn a_file_that_may_not_be_written_keeps_writes_out_and_not_reads() {
     let_write(&file, true);
     let mended = Instant::now();
     while scene.write().await != 201 {
-        assert!(mended.elapsed() < PATIENCE, "writes are still refused");
+        assert!(mended.elapsed() < BY_ITSELF, "writes are still refused");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
@@ -349,8 +353,8 @@ async fn a_server_that_takes_no_writes_for_a_while() {
 async fn wait_until_it_is_default(database: &Database, read_only: &str) {
     let began = Instant::now();
     while database.text("SHOW default_transaction_read_only").await != read_only {
-        assert!(began.elapsed() < PATIENCE, "the server does not reload its settings");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        assert!(began.elapsed() < BY_ITSELF, "the server does not reload its settings");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::scene::PATIENCE;
+use super::scene::BY_ITSELF;
 use crate::support::client::operator_count;
 use crate::support::fixture::{Engine, Site};
 use crate::support::process::Node;
@@ -37,7 +37,7 @@ async fn accounts_are_served_while_the_files_that_made_room_for_them_can_not_be_
     for client in clients(&first) {
         assert_eq!(client.get("/api/v1/me").send().await.status, 200);
     }
-    assert_eq!(first.stop(PATIENCE).await, 0);
+    assert_eq!(first.stop(BY_ITSELF).await, 0);
 
     let disk = SlowDisk::build(site.folder());
     let mut node = Node::spawn_in(&site.config_path, &disk.environment());
@@ -65,7 +65,7 @@ async fn accounts_are_served_while_the_files_that_made_room_for_them_can_not_be_
     disk.release();
     let began = Instant::now();
     while operator_count(operator, CLOSING).await > 0 {
-        assert!(began.elapsed() < Duration::from_secs(20), "they stay open");
+        assert!(began.elapsed() < BY_ITSELF, "they stay open");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for writer in writers {
