@@ -1,7 +1,5 @@
 //! The area in a real browser: a token from its generation to its end, every page in every look, only by keyboard.
 
-use std::time::Duration;
-
 use serde_json::json;
 
 use super::scene::Scene;
@@ -144,8 +142,7 @@ async fn everything_is_reached_by_keyboard() {
     browser.open(&format!("{base}{}", scene.link("acme", "admin", 600).await)).await;
     browser.type_into("body", TAB).await;
     assert_eq!(browser.script("return document.activeElement.tagName").await, json!("BUTTON"));
-    press(&browser, ENTER).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    browser.leave_by("Enter", press(&browser, ENTER)).await;
     for path in ["", "/tokens", "/webhooks", "/groups", "/audit", "/sessions"] {
         browser.open(&format!("{base}/admin{path}")).await;
         let all = browser

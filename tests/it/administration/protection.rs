@@ -204,7 +204,7 @@ async fn without_the_table_there_is_no_area_and_a_reload_switches_it_on() {
     let table: toml::Table = "path = \"/manage\"\nsign_in_url = \"https://forms.example/{slug}\"".parse().unwrap();
     let _site = site.gateway("administration", table).write();
     node.signal("HUP");
-    node.wait_for_lines(std::time::Duration::from_secs(10), "the configuration is reloaded", 1);
+    node.wait_for_lines(std::time::Duration::from_secs(30), "the configuration is reloaded", 1);
     assert_eq!(caller.get("/admin").send().await.status, 404);
     let answer = caller.get("/manage").send().await;
     assert_eq!(answer.status, 401);

@@ -1,6 +1,6 @@
 //! Sessions: their ends, and who may end them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::scene::{Administrator, Scene, text};
 use crate::support::database::Database;
@@ -81,24 +81,31 @@ on_both_databases! {
     }
 }
 
+/// On a machine that takes a minute for so many requests, another time with another session.
 #[tokio::test]
 async fn a_session_has_120_requests_a_minute() {
     let scene = Scene::start(Engine::Sqlite);
-    let (own, other) = (scene.sign_in("acme", "admin").await, scene.sign_in("acme", "admin").await);
-    let mut served = 1; // the overview that was opened by signing in
-    let refused = loop {
-        let answer = own.get("/admin/sessions").await;
-        if answer.status == 429 {
-            break answer;
+    let other = scene.sign_in("acme", "admin").await;
+    for _ in 0..3 {
+        let began = Instant::now();
+        // One request is the overview that is opened by signing in.
+        let own = scene.sign_in("acme", "admin").await;
+        let mut answers = Vec::new();
+        for _ in 0..119 + 3 {
+            answers.push(own.get("/admin/sessions").await);
         }
-        assert_eq!(answer.status, 200);
-        served += 1;
-        assert!(served <= 120, "no more than 120");
-    };
-    assert_eq!(served, 120);
-    assert!(refused.number("retry-after").is_some_and(|seconds| (1..=60).contains(&seconds)), "{refused:?}");
-    assert!(text(&refused).contains("too many pages"));
-    assert_eq!(status(&other).await, 200);
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(status(&own).await, 429);
+        if began.elapsed() >= Duration::from_secs(60) {
+            continue;
+        }
+        let (served, refused) = answers.split_at(119);
+        assert!(served.iter().all(|answer| answer.status == 200));
+        for refused in refused {
+            assert_eq!(refused.status, 429);
+            assert!(refused.number("retry-after").is_some_and(|seconds| (1..=60).contains(&seconds)), "{refused:?}");
+            assert!(text(refused).contains("too many pages"));
+        }
+        assert_eq!(status(&other).await, 200);
+        return;
+    }
+    panic!("122 requests take a minute");
 }

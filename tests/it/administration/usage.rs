@@ -216,7 +216,12 @@ on_both_databases! {
             assert_eq!(caller.get("/api/v1/form").send().await.status, 200);
             assert_eq!(caller.get("/api/v1/form").send().await.status, 200);
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        // The first use of each is written at once, and the second when the node stops.
+        let began = Instant::now();
+        while database.integers("SELECT count(*) FROM token_hours WHERE token_id = 2").await == [0] {
+            assert!(began.elapsed() < SOON);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         database.execute("DELETE FROM tokens WHERE id = 2").await;
         stop([&mut scene.node]).await;
         assert_eq!(stored(&database).await, [7 + 2, 0]);

@@ -4,18 +4,20 @@ use std::fs;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use serde_json::json;
 
 use crate::support::acme::Acme;
 use crate::support::answer::Answer;
 use crate::support::child;
+use crate::support::client::{Call, Client};
 use crate::support::fixture::{Engine, Site, Tenant, on_both_databases};
 
 /// A broken tenant must not cost its callers more than this.
 const QUICKLY: Duration = Duration::from_secs(1);
 
-/// How long after it was mended a tenant may be served again.
-const BACK_WITHIN: Duration = Duration::from_secs(5);
+/// How long anything may take that happens by itself, on a busy machine.
+const BY_ITSELF: Duration = Duration::from_secs(30);
 
 /// A token of the right shape; which one does not matter where no database can be asked.
 fn some_token() -> String {
@@ -23,10 +25,20 @@ fn some_token() -> String {
 }
 
 async fn globex(acme: &Acme, token: &str) -> Answer {
+    globex_at_once(acme, token, 1).await.pop().expect("an answer")
+}
+
+/// So many requests at once, and as many to the other tenant: what these take is the machine's.
+async fn globex_at_once(acme: &Acme, token: &str, count: usize) -> Vec<Answer> {
     let began = Instant::now();
-    let answer = acme.node.client().to(&acme.site.host("globex")).with(token).get("/api/v1/me").send().await;
-    assert!(began.elapsed() < QUICKLY, "answered after {:?}", began.elapsed());
-    answer
+    let timed = async |call: Call| (call.send().await, began.elapsed());
+    let globex = acme.node.client().to(&acme.site.host("globex")).with(token);
+    let ask = |client: &Client| join_all((0..count).map(|_| timed(client.get("/api/v1/me"))).collect::<Vec<_>>());
+    let (answers, others) = tokio::join!(ask(&globex), ask(&acme.caller()));
+    let slowest = |answers: &[(Answer, Duration)]| answers.iter().map(|(_, took)| *took).max().expect("answers");
+    let (took, other) = (slowest(&answers), slowest(&others));
+    assert!(took < QUICKLY + other, "answered after {took:?}; the other tenant after {other:?}");
+    answers.into_iter().map(|(answer, _)| answer).collect()
 }
 
 fn is_unavailable(answer: &Answer) {
@@ -45,7 +57,7 @@ on_both_databases! {
         is_unavailable(&globex(&acme, &token).await);
         acme_is_served(&acme).await;
         let mend = "formgate migrate --tenant globex";
-        let line = acme.node.wait_for_log(QUICKLY, |line| line.contains(mend).then(|| line.to_owned()));
+        let line = acme.node.wait_for_log(BY_ITSELF, |line| line.contains(mend).then(|| line.to_owned()));
         assert!(line.expect("the log says what mends it").contains(r#""level":"ERROR""#));
         assert_eq!(acme.stranger().to("globex.example.test").get("/api/v1/me").send().await.status, 401, "without a token the database is not asked");
 
@@ -53,7 +65,7 @@ on_both_databases! {
         let token = acme.site.token("globex", "tests");
         let mended = Instant::now();
         while globex(&acme, &token).await.status != 200 {
-            assert!(mended.elapsed() < BACK_WITHIN, "still refused");
+            assert!(mended.elapsed() < BY_ITSELF, "still refused");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         acme_is_served(&acme).await;
@@ -66,7 +78,7 @@ on_both_databases! {
 fn beside_globex(engine: Engine) -> Acme {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
     let token = site.token("acme", "tests");
-    let site = site.tenant_with("globex", engine, Tenant::unmigrated).write();
+    let site = site.tenant_with("globex", engine, Tenant::unmigrated).requests_per_minute(100_000).write();
     if engine == Engine::Sqlite {
         fs::write(site.folder().join("globex.db"), b"").expect("the site's folder can be written");
     }
@@ -78,7 +90,8 @@ fn beside_globex(engine: Engine) -> Acme {
 fn without_database_of_globex(database: &str) -> Acme {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
     let token = site.token("acme", "tests");
-    let site = site.tenant_with("globex", Engine::Sqlite, |tenant| tenant.set("database", database)).write();
+    let site = site.tenant_with("globex", Engine::Sqlite, |tenant| tenant.set("database", database));
+    let site = site.requests_per_minute(100_000).write();
     let node = site.start();
     Acme { site, node, token }
 }
@@ -89,7 +102,7 @@ async fn the_number_of_worker_threads_is_the_configured_one() {
     for (threads, expected) in [(1, 1..16), (16, 16..32)] {
         let acme = Acme::of(Site::new().tenant("acme", Engine::Sqlite).gateway("threads", threads));
         assert_eq!(acme.caller().get("/api/v1/me").send().await.status, 200);
-        let found = child::until(QUICKLY, || Some(runtime_threads(acme.node.id())).filter(|n| expected.contains(n)));
+        let found = child::until(BY_ITSELF, || Some(runtime_threads(acme.node.id())).filter(|n| expected.contains(n)));
         assert!(found.is_some(), "threads = {threads}, but {} threads", runtime_threads(acme.node.id()));
     }
 }
@@ -111,8 +124,7 @@ async fn a_database_that_does_not_answer_affects_only_its_tenant() {
             is_unavailable(&globex(&acme, &token).await);
             acme_is_served(&acme).await;
         }
-        let many = futures_util::future::join_all((0..20).map(|_| globex(&acme, &token))).await;
-        many.iter().for_each(is_unavailable);
+        globex_at_once(&acme, &token, 20).await.iter().for_each(is_unavailable);
         let log = acme.stop().await;
         assert!(log.contains("the tenant's database can't be used") && log.contains(r#""tenant":"globex""#), "{log}");
         assert!(!log.contains("marker-7f3a"), "{log}");
@@ -128,7 +140,7 @@ async fn a_database_that_recovers_is_used_again() {
     let token = acme.site.token("globex", "tests");
     let mended = Instant::now();
     while globex(&acme, &token).await.status != 200 {
-        assert!(mended.elapsed() < BACK_WITHIN, "still refused");
+        assert!(mended.elapsed() < BY_ITSELF, "still refused");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
