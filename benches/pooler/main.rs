@@ -21,6 +21,7 @@ mod support {
     pub(crate) mod description;
     pub(crate) mod fixture;
     pub(crate) mod folder;
+    pub(crate) mod library;
     pub(crate) mod pgbouncer;
     pub(crate) mod postgres;
     pub(crate) mod process;

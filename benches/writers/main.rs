@@ -21,6 +21,7 @@ mod writer;
 mod support {
     pub(crate) mod child;
     pub(crate) mod folder;
+    pub(crate) mod library;
     pub(crate) mod postgres;
 }
 
