@@ -1,4 +1,4 @@
-//! The databases that are compared: one engine, three sets of triggers, the same rows.
+//! The databases that are compared: one engine, with and without triggers, the same rows.
 
 use std::fmt;
 use std::path::Path;
@@ -32,8 +32,6 @@ pub(crate) enum Triggers {
     Bare,
     /// They append the ids of submissions to `intake`.
     Noted,
-    /// They derive what searches read, as until schema 9.
-    Derived,
 }
 
 pub(crate) struct Database {
@@ -46,31 +44,7 @@ pub(crate) struct Databases {
     pub(crate) engine: Engine,
     pub(crate) bare: Database,
     pub(crate) noted: Database,
-    pub(crate) derived: Database,
 }
-
-const POSTGRES_9: [&str; 9] = [
-    include_str!("../../src/store/schema/postgres-1.sql"),
-    include_str!("../../src/store/schema/postgres-2.sql"),
-    include_str!("../../src/store/schema/postgres-3.sql"),
-    include_str!("../../src/store/schema/postgres-4.sql"),
-    include_str!("../../src/store/schema/postgres-5.sql"),
-    include_str!("../../src/store/schema/postgres-6.sql"),
-    include_str!("../../src/store/schema/postgres-7.sql"),
-    include_str!("../../src/store/schema/postgres-8.sql"),
-    include_str!("../../src/store/schema/postgres-9.sql"),
-];
-const SQLITE_9: [&str; 9] = [
-    include_str!("../../src/store/schema/sqlite-1.sql"),
-    include_str!("../../src/store/schema/sqlite-2.sql"),
-    include_str!("../../src/store/schema/sqlite-3.sql"),
-    include_str!("../../src/store/schema/sqlite-4.sql"),
-    include_str!("../../src/store/schema/sqlite-5.sql"),
-    include_str!("../../src/store/schema/sqlite-6.sql"),
-    include_str!("../../src/store/schema/sqlite-7.sql"),
-    include_str!("../../src/store/schema/sqlite-8.sql"),
-    include_str!("../../src/store/schema/sqlite-9.sql"),
-];
 
 /// Returns the statements that drop all triggers except those of foreign keys.
 const DROP_TRIGGERS_OF_POSTGRES: &str = "SELECT string_agg(format('DROP TRIGGER %I ON %s', tgname, tgrelid::regclass), ';') \
@@ -84,39 +58,28 @@ impl Databases {
             engine,
             bare: Database::create(engine, Triggers::Bare, folder).await?,
             noted: Database::create(engine, Triggers::Noted, folder).await?,
-            derived: Database::create(engine, Triggers::Derived, folder).await?,
         })
     }
 
-    pub(crate) fn each(&mut self) -> [&mut Database; 3] {
-        [&mut self.bare, &mut self.noted, &mut self.derived]
+    pub(crate) fn each(&mut self) -> [&mut Database; 2] {
+        [&mut self.bare, &mut self.noted]
     }
 }
 
 impl Database {
     async fn create(engine: Engine, triggers: Triggers, folder: &Path) -> anyhow::Result<Self> {
-        let (url, scripts, drop_triggers) = match engine {
-            Engine::Postgres => (Postgres::database(), POSTGRES_9, DROP_TRIGGERS_OF_POSTGRES),
+        let (url, drop_triggers) = match engine {
+            Engine::Postgres => (Postgres::database(), DROP_TRIGGERS_OF_POSTGRES),
             Engine::Sqlite => {
                 let file = folder.join(format!("{triggers:?}.db"));
-                (format!("sqlite:{}", file.display()), SQLITE_9, DROP_TRIGGERS_OF_SQLITE)
+                (format!("sqlite:{}", file.display()), DROP_TRIGGERS_OF_SQLITE)
             }
         };
-        if triggers != Triggers::Derived {
-            store::migrate(&DatabaseLocation::parse(&url, folder)?, Reach::Newest).await?;
-        }
+        store::migrate(&DatabaseLocation::parse(&url, folder)?, Reach::Newest).await?;
         let mut writer = Writer::connect(&url).await?;
-        match triggers {
-            Triggers::Bare => {
-                let drop = writer.text(drop_triggers).await?;
-                writer.execute(&drop).await?;
-            }
-            Triggers::Noted => {}
-            Triggers::Derived => {
-                for script in scripts {
-                    writer.execute(script).await?;
-                }
-            }
+        if triggers == Triggers::Bare {
+            let drop = writer.text(drop_triggers).await?;
+            writer.execute(&drop).await?;
         }
         let mut rows = FORMS.to_owned() + ";" + &for_all(engine, ELEMENT, &(1..ELEMENTS + 1));
         rows += &for_all(engine, PARENT, &(1..2));

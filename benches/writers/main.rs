@@ -1,8 +1,7 @@
 //! The cost of the schema's triggers to programs that write forms and submissions by SQL.
 //!
-//! Three databases take turns, on Postgres and on SQLite: without triggers (`bare`), with triggers that only note what
-//! was written (`noted`, the current schema), and with triggers that derive what searches read (`derived`, schema 9).
-//! Figures are CPU time of the database, except where a table says otherwise.
+//! Two databases take turns, on Postgres and on SQLite: without triggers (`bare`), and with those of the schema, which only
+//! note what was written (`noted`). Figures are CPU time of the database, except where a table says otherwise.
 
 #![expect(clippy::print_stdout, reason = "the tables are the result")]
 

@@ -28,11 +28,11 @@ const COMPARED: [(&str, &str); 6] = [
 
 pub(crate) async fn print(all: [&mut Databases; 2]) -> anyhow::Result<()> {
     println!("\nOne statement, µs of CPU:\n");
-    println!("| database | statement | bare | noted | x bare | derived | x bare | spread |");
-    println!("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |");
+    println!("| database | statement | bare | noted | x bare | spread |");
+    println!("| --- | --- | ---: | ---: | ---: | ---: |");
     for databases in all {
         let engine = databases.engine;
-        let mut figures = COMPARED.map(|_| [(); 3].map(|()| Rounds::default()));
+        let mut figures = COMPARED.map(|_| [(); 2].map(|()| Rounds::default()));
         // The first round prepares the statements.
         for round in 0..=ROUNDS {
             let first = FIRST + round * STATEMENTS;
@@ -50,14 +50,12 @@ pub(crate) async fn print(all: [&mut Databases; 2]) -> anyhow::Result<()> {
                 }
             }
         }
-        for ((name, _), [bare, noted, derived]) in COMPARED.iter().zip(&figures) {
+        for ((name, _), [bare, noted]) in COMPARED.iter().zip(&figures) {
             println!(
-                "| {engine} | {name} | {:.0} | {:.0} | {:.2} | {:.0} | {:.2} | {:.0} % |",
+                "| {engine} | {name} | {:.0} | {:.0} | {:.2} | {:.0} % |",
                 bare.median(),
                 noted.median(),
                 noted.ratio_to(bare),
-                derived.median(),
-                derived.ratio_to(bare),
                 noted.spread()
             );
         }

@@ -21,7 +21,7 @@ pub(crate) const UPDATE_ANSWER: &str = "UPDATE answers SET value = value || ', o
 
 /// How many fields form 1 has.
 ///
-/// Larger: answers of one submission that derive take longer than the limit. Smaller: a cost that grows with the square shows less.
+/// Larger: the bench takes longer. Smaller: a cost that grows with the square shows less.
 pub(crate) const ELEMENTS: i64 = 2_000;
 
 /// The numbers of the submissions that every database has from the start.

@@ -5,23 +5,12 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fs, io};
 
 use anyhow::Context;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
-
-/// How long a transaction may take.
-///
-/// Larger: the bench takes minutes longer where the cost grows with the square of the rows. Smaller: large transactions
-/// on a slow machine have no figure.
-const LIMIT: Duration = Duration::from_secs(12);
-
-/// How many instructions of its virtual machine SQLite runs between two looks at the clock.
-///
-/// Larger: a transaction exceeds [`LIMIT`] by more. Smaller: the looks show in the figures.
-const INSTRUCTIONS: i32 = 100_000;
 
 pub(crate) struct Writer {
     connection: Connection,
@@ -96,39 +85,12 @@ impl Writer {
         }
     }
 
-    /// Runs statements in one transaction. Returns its CPU time, and whether it was committed: one that takes longer than
-    /// [`LIMIT`] is rolled back.
-    pub(crate) async fn transaction(&mut self, statements: &str) -> anyhow::Result<(Duration, bool)> {
-        let until = Instant::now() + LIMIT;
-        let limit = match &mut self.connection {
-            Connection::Postgres(_) => format!("SET LOCAL statement_timeout = {};", LIMIT.as_millis()),
-            Connection::Sqlite(connection) => {
-                connection.lock_handle().await?.set_progress_handler(INSTRUCTIONS, move || Instant::now() < until);
-                String::new()
-            }
-        };
+    /// Runs statements in one transaction. Returns its CPU time.
+    pub(crate) async fn transaction(&mut self, statements: &str) -> anyhow::Result<Duration> {
         let began = self.cpu()?;
-        let outcome = self.execute(&format!("BEGIN; {limit} {statements}; COMMIT")).await;
-        let took = self.cpu()?.saturating_sub(began);
-        if let Connection::Sqlite(connection) = &mut self.connection {
-            connection.lock_handle().await?.remove_progress_handler();
-        }
-        match outcome {
-            Ok(()) => Ok((took, true)),
-            Err(error) if was_interrupted(&error) => {
-                // SQLite has already rolled back.
-                let _ = self.execute("ROLLBACK").await;
-                Ok((took, false))
-            }
-            Err(error) => Err(error.into()),
-        }
+        self.execute(&format!("BEGIN; {statements}; COMMIT")).await?;
+        Ok(self.cpu()?.saturating_sub(began))
     }
-}
-
-/// Whether a statement was cancelled by Postgres' `statement_timeout` or by SQLite's progress handler.
-fn was_interrupted(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
-    matches!(code.as_deref(), Some("57014" | "9"))
 }
 
 fn schedstat_of_thread(name: &str) -> anyhow::Result<PathBuf> {
