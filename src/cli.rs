@@ -34,6 +34,7 @@ use self::output::print_stderr;
 use crate::config::{Config, Problems, TenantConfig};
 use crate::gateway::StartError;
 use crate::rights;
+use crate::store::registry::registry_remedy;
 use crate::store::{self, Actor, Store, StoreError, with_causes};
 use crate::telemetry::{DefaultLog, Telemetry};
 
@@ -183,7 +184,9 @@ fn report(error: &anyhow::Error) -> String {
         Some(StartError::Certificate(error)) => Some(error.remedy()),
         _ => None,
     };
-    match database.or(certificate.as_ref()) {
+    // An error of a tenant's database has its remedy already.
+    let registry = || error.chain().find_map(|cause| cause.downcast_ref()).map(registry_remedy);
+    match database.or(certificate.as_ref()).map(String::as_str).or_else(registry) {
         Some(remedy) => format!("{text}\nhelp: {remedy}"),
         None => text,
     }

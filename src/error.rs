@@ -185,7 +185,8 @@ impl From<StoreError> for Refusal {
             | StoreError::ReadOnly(_)
             | StoreError::Unsettled
             | StoreError::SchemaOlder { .. }
-            | StoreError::SchemaNewer { .. } => Self::DatabaseUnavailable(Arc::new(error)),
+            | StoreError::SchemaNewer { .. }
+            | StoreError::SchemaUnreleased => Self::DatabaseUnavailable(Arc::new(error)),
             StoreError::GroupDeleted => Self::GroupNotFound,
             StoreError::MemorySpent(spent) => Self::MemorySpent(spent),
             StoreError::Folder { .. } | StoreError::Migration(_) | StoreError::Statement(_) => {

@@ -24,7 +24,7 @@
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
 //!   `import/write.rs`, `groups.rs` (collation), `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `subscriptions.rs` (row locks),
 //!   `subscriptions/due.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`, `subscriptions/progress.rs`,
-//!   `subscriptions/replay.rs`, `registry.rs`, `registry/counts.rs`, `registry/domains.rs`, `registry/resealing.rs`, `tokens/rotating.rs` and `audit.rs` (row locks), `tokens/last_used.rs`, `tokens/hours.rs`,
+//!   `subscriptions/replay.rs`, `registry/counts.rs`, `registry/domains.rs`, `registry/resealing.rs`, `tokens/rotating.rs` and `audit.rs` (row locks), `tokens/last_used.rs`, `tokens/hours.rs`,
 //!   `totals.rs`, `identity.rs` and `concerns.rs`.
 
 mod admin_links;
@@ -79,7 +79,7 @@ pub use groups::{
 pub use identity::DatabaseIdentity;
 pub use registry::Registry;
 pub use reindex::{Reindexed, reindex};
-pub use schema::Reach;
+pub use schema::{MIGRATIONS, Migration, Reach};
 pub use search::SearchPage;
 pub use settle::Events;
 use settle::Settler;
@@ -114,7 +114,8 @@ impl Store {
     /// Opens a database for one command and checks its schema.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::SchemaOlder`] before it was migrated.
+    /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::SchemaOlder`] before it was migrated,
+    /// [`StoreError::SchemaUnreleased`] if an unreleased version created its tables.
     pub async fn open(location: &DatabaseLocation, max_connections: u32) -> Result<Self, StoreError> {
         let connections = Connections::for_command();
         Self::check(location, location.connect(max_connections, &connections, None), max_connections).await
@@ -196,12 +197,26 @@ impl Store {
 /// after.
 ///
 /// # Errors
-/// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::Migration`] when a step fails.
+/// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::SchemaUnreleased`] if an unreleased version created
+/// its tables, [`StoreError::Migration`] when a step fails.
 pub async fn migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, i64), StoreError> {
+    migrate_by(&MIGRATIONS, location, reach).await
+}
+
+/// [`migrate`] by other migrations than [`MIGRATIONS`]. A test appends some to those of the program, to upgrade a database
+/// that nodes of this version serve.
+///
+/// # Errors
+/// Those of [`migrate`].
+pub async fn migrate_by(
+    migrations: &[Migration],
+    location: &DatabaseLocation,
+    reach: Reach,
+) -> Result<(i64, i64), StoreError> {
     location.create_file()?;
     let mut retry = Retry::default();
     loop {
-        match try_to_migrate(location, reach).await {
+        match try_to_migrate(migrations, location, reach).await {
             // While one command switches a new SQLite file to WAL mode, SQLite refuses another one without waiting.
             Err(error) if retry.wait_if_retryable(&error).await => {}
             Err(StoreError::Unavailable(error)) if DatabaseFailure::of(&error) == Some(DatabaseFailure::Locked) => {
@@ -212,23 +227,20 @@ pub async fn migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, 
     }
 }
 
-async fn try_to_migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, i64), StoreError> {
+async fn try_to_migrate(
+    migrations: &[Migration],
+    location: &DatabaseLocation,
+    reach: Reach,
+) -> Result<(i64, i64), StoreError> {
     let database = location.connect_for_migration();
-    if let Some(name) = location.schema() {
-        schema::create_namespace(&database, name).await?;
-    }
-    let mut writer = database.writer().await?;
-    let before = schema::version(&mut writer).await?;
-    drop(writer);
-    schema::migrate(&database, reach).await?;
-    let after = schema::version(&mut database.writer().await?).await?;
+    let versions = schema::migrate(&database, location.schema(), migrations, reach).await?;
     let mut transaction = database.begin().await?;
     users::fold_new(&mut transaction).await?;
     transaction.commit().await?;
     settle::settle_all(&database).await?;
     settle::create_indexes(&database).await?;
     database.close().await;
-    Ok((before, after))
+    Ok(versions)
 }
 
 #[cfg(test)]

@@ -19,9 +19,10 @@ use crate::config::{Config, Examination, Problem, Problems, RegisteredTenant, Te
 use crate::domains::{MissingKey, missing_keys};
 use crate::explain::{Finding, Trace, Tracer};
 use crate::gateway::DescriptorShare;
-use crate::registry::{self, FileTenants, Following};
+use crate::registry::{self, FileTenants, Following, LoadError};
 use crate::seal;
 use crate::shared::diagnosis;
+use crate::store::registry::registry_remedy;
 use crate::store::{DatabaseConcern, Pooler, Store, remedy, with_causes};
 
 /// How many databases are checked at the same time. Larger: a database server gets that many connections at once.
@@ -128,7 +129,10 @@ async fn read_registry(examination: &Examination) -> (Vec<Arc<TenantConfig>>, Ve
         // As before the first start.
         Ok(None) => return (Vec::new(), Vec::new(), Some(format!("warning: {}", config.missing()))),
         Err(error) => {
-            let problem = examination.registry_problem(with_causes(&error));
+            let problem = examination.registry_problem(with_causes(&error)).map(|problem| match &error {
+                LoadError::Away { cause, .. } => problem.help(registry_remedy(cause)),
+                LoadError::Silent { .. } => problem,
+            });
             return (Vec::new(), problem.into_iter().collect(), None);
         }
     };

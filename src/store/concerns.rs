@@ -42,8 +42,9 @@ impl Store {
         let mut reader = self.database.reader().await?;
         let mut concerns = Vec::new();
         let found = schema::version(&mut reader).await?;
-        if found > schema::NEWEST {
-            concerns.push(DatabaseConcern::NewerSchema { found, known: schema::NEWEST });
+        let known = schema::newest(&schema::MIGRATIONS);
+        if found > known {
+            concerns.push(DatabaseConcern::NewerSchema { found, known });
         }
         if self.database.dialect() == Dialect::Postgres {
             let mut sql = reader.sql();

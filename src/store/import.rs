@@ -28,10 +28,6 @@ use super::{Actor, AuditEntry, StoreError, audit, schema, users};
 /// The tables whose ids a load may assign and whose sequences the database continues.
 const IDENTITIES: [&str; 7] = ["users", "forms", "elements", "labels", "groups", "flow_steps", "submissions"];
 
-/// Analyzes every plain table that a load writes, and no other table of the database.
-const ANALYZE: &str = "ANALYZE users, labels, forms, elements, groups, group_members, flow_steps, flow_step_groups, \
-    submissions, answers, submission_labels, submission_pending, submission_participants, submission_flow_steps";
-
 /// A load in progress. Dropping it rolls back.
 #[derive(Debug)]
 pub(crate) struct Import {
@@ -149,7 +145,11 @@ async fn complete(transaction: &mut Transaction) -> Result<(), StoreError> {
                 sql.push(") AS identity WHERE largest IS NOT NULL");
                 transaction.fetch_all(sql).await?;
             }
-            run(transaction, ANALYZE).await
+            // No other table of the database, which may be the product's.
+            let mut sql = transaction.sql();
+            sql.push("ANALYZE ").push(schema::PLAIN_TABLES);
+            transaction.execute(sql).await?;
+            Ok(())
         }
         Dialect::Sqlite => {
             // A sample of a thousand rows per index is as good as all rows.

@@ -26,10 +26,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::StoreError;
 use super::engine::{Connections, Database, DatabaseLimits, DatabaseLocation, Retry};
-use super::schema::{self, Script};
-use super::statement::{Dialect, Row, Sql};
+use super::schema::{self, Migration};
+use super::statement::{Row, Sql};
+use super::{Reach, StoreError};
 use crate::metrics::DatabaseMetrics;
 pub use budgets::{Budget, Taken as BudgetTaken};
 pub use certificates::{CertificateRecord, StoredPair};
@@ -58,16 +58,12 @@ const MAX_CONNECTIONS: u32 = 4;
 /// Larger: a registry that hangs holds up reloads of the files for longer. Smaller: a slow one counts as away.
 const LIMIT: Duration = Duration::from_secs(5);
 
-const POSTGRES: [Script; 3] = [
-    ("the registry", include_str!("registry/schema/postgres-1.sql")),
-    ("domains and certificates", include_str!("registry/schema/postgres-2.sql")),
-    ("the keys of nodes", include_str!("registry/schema/postgres-3.sql")),
-];
-const SQLITE: [Script; 3] = [
-    ("the registry", include_str!("registry/schema/sqlite-1.sql")),
-    ("domains and certificates", include_str!("registry/schema/sqlite-2.sql")),
-    ("the keys of nodes", include_str!("registry/schema/sqlite-3.sql")),
-];
+/// The migrations of the registry, numbered from 1.
+static MIGRATIONS: [Migration; 1] = [Migration::new(
+    "the registry",
+    include_str!("registry/schema/postgres.sql"),
+    include_str!("registry/schema/sqlite.sql"),
+)];
 
 /// An open registry. Cloning shares its connections.
 #[derive(Clone, Debug)]
@@ -115,7 +111,8 @@ impl Registry {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::SchemaNewer`] if a newer program has changed
-    /// its tables, [`StoreError::Migration`] when they can't be created.
+    /// its tables, [`StoreError::SchemaUnreleased`] if an unreleased one created them, [`StoreError::Migration`] when they
+    /// can't be created.
     pub async fn open(location: &DatabaseLocation) -> Result<Self, StoreError> {
         location.create_file()?;
         let mut retry = Retry::default();
@@ -145,20 +142,12 @@ impl Registry {
 
     async fn try_to_open(location: &DatabaseLocation) -> Result<Self, StoreError> {
         let creating = location.connect_for_migration();
-        let scripts: &'static [Script] = match creating.dialect() {
-            Dialect::Postgres => &POSTGRES,
-            Dialect::Sqlite => &SQLITE,
-        };
-        let applied = match location.schema() {
-            Some(name) => schema::create_namespace(&creating, name).await,
-            None => Ok(()),
-        };
-        let applied = match applied {
-            Ok(()) => schema::apply_list(&creating, scripts).await,
-            failed => failed,
-        };
+        let migrated = schema::migrate(&creating, location.schema(), &MIGRATIONS, Reach::Newest).await;
         creating.close().await;
-        applied?;
+        let ((_, found), known) = (migrated?, schema::newest(&MIGRATIONS));
+        if found > known {
+            return Err(StoreError::SchemaNewer { found, known });
+        }
         let limits = DatabaseLimits { wait: LIMIT, statement: LIMIT, ..DatabaseLimits::default() };
         let connections = Connections::new(limits, DatabaseMetrics::unregistered());
         Ok(Self { database: location.connect(MAX_CONNECTIONS, &connections, None) })

@@ -1,68 +1,76 @@
-//! The schema and its versions, built into the program.
+//! The schema as numbered migrations, built into the program.
 //!
-//! Each database has its own list of migrations, with the same numbers. This program needs them through [`NEEDED`],
-//! except for [`FINISHING`], which remove what only nodes of an older version read. A released migration never changes: the
-//! database stores a checksum of each, and a database with other checksums is refused.
+//! A migration has a script for each kind of database. A node serves a database that has every migration of
+//! [`MIGRATIONS`] except for finishing ones, which remove what only nodes of an older version read; later migrations do
+//! not matter, so that nodes can be replaced one by one.
+//!
+//! A database stores a checksum of each script that was applied, and one with another checksum is refused. Until the first
+//! release, the first script is edited in place. So a database of an earlier edit is refused too
+//! ([`StoreError::SchemaUnreleased`]), and its plain tables are loaded into a new one.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use sqlx::SqlSafeStr;
-use sqlx::migrate::{MigrateError, Migration, MigrationType};
+use sha2::{Digest, Sha384};
+use sqlx::migrate::MigrateError;
 
 use super::StoreError;
 use super::engine::{Database, PooledConnection};
 use super::statement::Dialect;
 
-/// The last migration that this program needs in a database that it serves.
-const NEEDED: i64 = 17;
+/// The migrations of a tenant's database, numbered from 1.
+pub static MIGRATIONS: [Migration; 1] =
+    [Migration::new("the first schema", include_str!("schema/postgres.sql"), include_str!("schema/sqlite.sql"))];
 
-/// The migrations that only remove what nodes of an older version read. They may be applied after later ones.
-const FINISHING: [i64; 2] = [11, 14];
+/// The tables that forms products write, in an order that their foreign keys allow.
+pub(super) const PLAIN_TABLES: &str = "users, forms, elements, labels, groups, group_members, flow_steps, \
+    flow_step_groups, submissions, answers, submission_labels, submission_pending, submission_participants, \
+    submission_flow_steps";
 
-/// The newest schema that this program knows.
-#[expect(clippy::cast_possible_wrap, reason = "the list is short")]
-pub(crate) const NEWEST: i64 = POSTGRES.len() as i64;
+/// A step of the schema.
+#[derive(Clone, Debug)]
+pub struct Migration {
+    name: &'static str,
+    postgres: &'static str,
+    sqlite: &'static str,
+    is_finishing: bool,
+    /// Computed once, since every opening of a database compares one.
+    checksums: OnceLock<[Checksum; 2]>,
+}
 
-const POSTGRES: [Script; 17] = [
-    ("forms and submissions", include_str!("schema/postgres-1.sql")),
-    ("subscriptions", include_str!("schema/postgres-2.sql")),
-    ("counts", include_str!("schema/postgres-3.sql")),
-    ("writers at once", include_str!("schema/postgres-4.sql")),
-    ("members by one call", include_str!("schema/postgres-5.sql")),
-    ("groups at once", include_str!("schema/postgres-6.sql")),
-    ("cheaper group writes", include_str!("schema/postgres-7.sql")),
-    ("a directory's first list", include_str!("schema/postgres-8.sql")),
-    ("the identity of the database", include_str!("schema/postgres-9.sql")),
-    ("derived by the program", include_str!("schema/postgres-10.sql")),
-    ("no longer derived by triggers", include_str!("schema/postgres-11.sql")),
-    ("totals", include_str!("schema/postgres-12.sql")),
-    ("the change log", include_str!("schema/postgres-13.sql")),
-    ("every change is numbered", include_str!("schema/postgres-14.sql")),
-    ("the delivery of webhooks", include_str!("schema/postgres-15.sql")),
-    ("the administration area", include_str!("schema/postgres-16.sql")),
-    ("the overview of the administration area", include_str!("schema/postgres-17.sql")),
-];
-const SQLITE: [Script; 17] = [
-    ("forms and submissions", include_str!("schema/sqlite-1.sql")),
-    ("subscriptions", include_str!("schema/sqlite-2.sql")),
-    ("counts", include_str!("schema/sqlite-3.sql")),
-    ("writers at once", include_str!("schema/sqlite-4.sql")),
-    ("members by one call", include_str!("schema/sqlite-5.sql")),
-    ("groups at once", include_str!("schema/sqlite-6.sql")),
-    ("cheaper group writes", include_str!("schema/sqlite-7.sql")),
-    ("a directory's first list", include_str!("schema/sqlite-8.sql")),
-    ("the identity of the database", include_str!("schema/sqlite-9.sql")),
-    ("derived by the program", include_str!("schema/sqlite-10.sql")),
-    ("no longer derived by triggers", include_str!("schema/sqlite-11.sql")),
-    ("totals", include_str!("schema/sqlite-12.sql")),
-    ("the change log", include_str!("schema/sqlite-13.sql")),
-    ("every change is numbered", include_str!("schema/sqlite-14.sql")),
-    ("the delivery of webhooks", include_str!("schema/sqlite-15.sql")),
-    ("the administration area", include_str!("schema/sqlite-16.sql")),
-    ("the overview of the administration area", include_str!("schema/sqlite-17.sql")),
-];
+/// SHA-384 of a script.
+type Checksum = [u8; 48];
+
+impl Migration {
+    /// A migration that a node needs in a database that it serves.
+    #[must_use]
+    pub const fn new(name: &'static str, postgres: &'static str, sqlite: &'static str) -> Self {
+        Self { name, postgres, sqlite, is_finishing: false, checksums: OnceLock::new() }
+    }
+
+    /// A migration that only removes what nodes of an older version read. It may be applied after later ones.
+    #[must_use]
+    pub const fn finishing(name: &'static str, postgres: &'static str, sqlite: &'static str) -> Self {
+        Self { name, postgres, sqlite, is_finishing: true, checksums: OnceLock::new() }
+    }
+
+    fn script(&self, dialect: Dialect) -> &'static str {
+        match dialect {
+            Dialect::Postgres => self.postgres,
+            Dialect::Sqlite => self.sqlite,
+        }
+    }
+
+    fn checksum(&self, dialect: Dialect) -> &Checksum {
+        let checksums = || [self.postgres, self.sqlite].map(|script| Sha384::digest(script).into());
+        let [postgres, sqlite] = self.checksums.get_or_init(checksums);
+        match dialect {
+            Dialect::Postgres => postgres,
+            Dialect::Sqlite => sqlite,
+        }
+    }
+}
 
 /// How far a database is migrated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,16 +82,11 @@ pub enum Reach {
     Newest,
 }
 
-/// The beginning of an obsolete part of a migration, which is skipped: it creates the trigram index of a table that
-/// migration 10 drops, and does not find the extension in a schema outside the search path. [`super::settle`] creates
-/// the current index.
-const OBSOLETE_INDEX: &str = "\n-- Trigrams make the keyword search independent of what is stored.";
-
 /// Migrations exclude each other by a lock that ends with the transaction. (The migrator of sqlx uses a lock of the
 /// session, which a pooler may give to other clients.)
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock(7310577365311121508)";
 
-/// The table of sqlx's migrator, which created it until version 11 of formgate.
+/// The table that sqlx's migrator would create.
 const MIGRATIONS_TABLE: [&str; 2] = [
     "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version bigint PRIMARY KEY, description text NOT NULL, \
         installed_on timestamptz NOT NULL DEFAULT now(), success boolean NOT NULL, checksum bytea NOT NULL, \
@@ -93,61 +96,32 @@ const MIGRATIONS_TABLE: [&str; 2] = [
         execution_time BIGINT NOT NULL)",
 ];
 
-/// Migrates a database. Each step is a transaction, and concurrent commands wait for each other. A newer schema is not
-/// changed, so that nodes of the old version can still start while nodes are replaced one by one.
-pub(crate) async fn migrate(database: &Database, reach: Reach) -> Result<(), StoreError> {
-    let mut reader = database.reader().await?;
-    let before = version(&mut reader).await?;
-    let mut applied = if before == 0 { HashMap::new() } else { read_applied(&mut reader).await? };
-    drop(reader);
-    let scripts: &[Script] = match database.dialect() {
-        Dialect::Postgres => &POSTGRES,
-        Dialect::Sqlite => &SQLITE,
-    };
-    let is_wanted = |version| before == 0 || reach == Reach::Newest || !FINISHING.contains(&version);
-    for (version, script) in (1..).zip(scripts).filter(|(version, _)| is_wanted(*version)) {
-        apply_if_missing(database, version, script, &mut applied).await?;
-    }
-    Ok(())
-}
-
-/// Applies the scripts of a list of its own that a database lacks: for databases that are no tenant's.
-///
-/// # Errors
-/// [`StoreError::SchemaNewer`] if it has more of them.
-pub(super) async fn apply_list(database: &Database, scripts: &'static [Script]) -> Result<(), StoreError> {
-    let mut reader = database.reader().await?;
-    let mut applied =
-        if has_migrations(&mut reader).await? { read_applied(&mut reader).await? } else { HashMap::new() };
-    drop(reader);
-    for (version, script) in (1..).zip(scripts) {
-        apply_if_missing(database, version, script, &mut applied).await?;
-    }
-    let (found, known) = (applied.keys().max().copied(), i64::try_from(scripts.len()).unwrap_or(i64::MAX));
-    match found.filter(|found| *found > known) {
-        Some(found) => Err(StoreError::SchemaNewer { found, known }),
-        None => Ok(()),
-    }
-}
-
-/// The name and the text of a migration.
-pub(super) type Script = (&'static str, &'static str);
-
-async fn apply_if_missing(
+/// Migrates a database, after creating the Postgres schema that its URL names. Each step is a transaction, and concurrent
+/// commands wait for each other. A newer schema is not changed, so that nodes of the old version can still start while
+/// nodes are replaced one by one. Returns the versions before and after.
+pub(super) async fn migrate(
     database: &Database,
-    version: i64,
-    (name, text): &Script,
-    applied: &mut Applied,
-) -> Result<(), StoreError> {
-    let step = Migration::new(version, Cow::Borrowed(*name), MigrationType::Simple, text.into_sql_str(), false);
-    if !is_applied(&step, applied)? {
-        *applied = apply(database, &step, text).await?;
+    namespace: Option<&str>,
+    migrations: &[Migration],
+    reach: Reach,
+) -> Result<(i64, i64), StoreError> {
+    let mut applied = read_applied(&mut database.writer().await?).await?;
+    refuse_unreleased(&applied, migrations, database.dialect())?;
+    let before = version_of(&applied, migrations);
+    if let Some(name) = namespace {
+        create_namespace(database, name).await?;
     }
-    Ok(())
+    for (version, migration) in (1..).zip(migrations) {
+        let is_wanted = before == 0 || reach == Reach::Newest || !migration.is_finishing;
+        if is_wanted && !is_applied(version, migration, database.dialect(), &applied)? {
+            applied = apply(database, version, migration).await?;
+        }
+    }
+    Ok((before, version_of(&applied, migrations)))
 }
 
 /// Creates the Postgres schema that a URL names, unless it exists, and what the schemas of a database share.
-pub(super) async fn create_namespace(database: &Database, name: &str) -> Result<(), StoreError> {
+async fn create_namespace(database: &Database, name: &str) -> Result<(), StoreError> {
     let mut transaction = database.begin_with(BEGIN, Duration::MAX, Instant::now()).await?;
     let mut sql = transaction.sql();
     sql.push("SELECT set_config('formgate.schema', ").bind(name).push(", true)");
@@ -164,7 +138,7 @@ const CREATE_NAMESPACE: &str = "DO $$ BEGIN \
     END IF; END $$";
 
 /// A database has an extension once. It is kept out of the tenants' schemas: dropping the one that has it would drop
-/// the keyword indexes of all of them. If the role may not do that, the first migration creates it where it can.
+/// the keyword indexes of all of them. If the role may not do that, the first keyword index creates it where it can.
 const SHARE_EXTENSION: &str = "DO $$ BEGIN \
     IF EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm' \
         AND extnamespace = to_regnamespace(quote_ident(current_setting('formgate.schema')))) THEN \
@@ -175,73 +149,100 @@ const SHARE_EXTENSION: &str = "DO $$ BEGIN \
     EXCEPTION WHEN insufficient_privilege OR undefined_file OR feature_not_supported OR invalid_schema_name THEN NULL; \
     END $$";
 
-/// The applied migrations by version: the checksum, and whether the migration was completed.
-type Applied = HashMap<i64, (Vec<u8>, bool)>;
+/// The migrations that a database has, by version: the checksum, and whether the migration was completed.
+type Applied = BTreeMap<i64, (Vec<u8>, bool)>;
 
 async fn read_applied(reader: &mut PooledConnection) -> Result<Applied, sqlx::Error> {
+    if !has_migrations(reader).await? {
+        return Ok(Applied::new());
+    }
     let mut sql = reader.sql();
     sql.push("SELECT version, checksum, success FROM _sqlx_migrations");
     let rows = reader.fetch_all(sql).await?;
     rows.iter().map(|row| Ok((row.get(0)?, (row.get(1)?, row.get(2)?)))).collect()
 }
 
-fn is_applied(step: &Migration, applied: &Applied) -> Result<bool, StoreError> {
-    match applied.get(&step.version) {
+fn is_applied(version: i64, migration: &Migration, dialect: Dialect, applied: &Applied) -> Result<bool, StoreError> {
+    match applied.get(&version) {
         None => Ok(false),
-        Some((_, false)) => Err(StoreError::Migration(MigrateError::Dirty(step.version))),
-        Some((checksum, true)) if **checksum == *step.checksum => Ok(true),
-        Some(_) => Err(StoreError::Migration(MigrateError::VersionMismatch(step.version))),
+        Some((_, false)) => Err(StoreError::Migration(MigrateError::Dirty(version))),
+        Some((checksum, true)) if checksum == migration.checksum(dialect) => Ok(true),
+        Some(_) => Err(StoreError::Migration(MigrateError::VersionMismatch(version))),
     }
 }
 
-/// Applies a step, unless another command has just done so. Returns the migrations that were applied before it.
-async fn apply(database: &Database, step: &Migration, text: &'static str) -> Result<Applied, StoreError> {
+/// Refuses a database that another edit of the first script created.
+fn refuse_unreleased(applied: &Applied, migrations: &[Migration], dialect: Dialect) -> Result<(), StoreError> {
+    match (applied.get(&1), migrations.first()) {
+        (Some((checksum, true)), Some(first)) if checksum != first.checksum(dialect) => {
+            Err(StoreError::SchemaUnreleased)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Applies a migration, unless another command has just done so. Returns those that the database has now.
+async fn apply(database: &Database, version: i64, migration: &Migration) -> Result<Applied, StoreError> {
     let began = Instant::now();
+    let dialect = database.dialect();
     let mut transaction = database.begin_with(BEGIN, Duration::MAX, began).await?;
     let [postgres, sqlite] = MIGRATIONS_TABLE;
-    let table = if transaction.dialect() == Dialect::Postgres { postgres } else { sqlite };
-    transaction.command(table).await?;
-    let applied = read_applied(transaction.connection()).await?;
-    if is_applied(step, &applied)? {
+    transaction.command(if dialect == Dialect::Postgres { postgres } else { sqlite }).await?;
+    let mut applied = read_applied(transaction.connection()).await?;
+    if is_applied(version, migration, dialect, &applied)? {
         transaction.roll_back().await?;
         return Ok(applied);
     }
-    let failed = |error| StoreError::Migration(MigrateError::ExecuteMigration(error, step.version));
-    let script = text.split_once(OBSOLETE_INDEX).map_or(text, |(script, _)| script);
-    transaction.command(script).await.map_err(failed)?;
+    let failed = |error| StoreError::Migration(MigrateError::ExecuteMigration(error, version));
+    transaction.command(migration.script(dialect)).await.map_err(failed)?;
+    let checksum = migration.checksum(dialect).to_vec();
     let mut sql = transaction.sql();
     sql.push("INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (");
-    sql.bind(step.version).push(", ").bind(&*step.description).push(", TRUE, ").bind(step.checksum.to_vec());
+    sql.bind(version).push(", ").bind(migration.name).push(", TRUE, ").bind(checksum.clone());
     sql.push(", ").bind(i64::try_from(began.elapsed().as_nanos()).unwrap_or(i64::MAX)).push(")");
     transaction.execute(sql).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)?;
+    applied.insert(version, (checksum, true));
     Ok(applied)
 }
 
-/// Refuses a database that was not migrated to [`NEEDED`].
+/// Refuses a database that this program does not serve.
 pub(crate) async fn require_served(reader: &mut PooledConnection) -> Result<(), StoreError> {
-    let found = version(reader).await?;
-    if found >= NEEDED {
+    let applied = read_applied(reader).await?;
+    refuse_unreleased(&applied, &MIGRATIONS, reader.dialect())?;
+    let needed = (1..).zip(&MIGRATIONS).filter(|(_, migration)| !migration.is_finishing).map(|(version, _)| version);
+    let wanted = needed.last().unwrap_or(0);
+    if completed(&applied).any(|version| version >= wanted) {
         return Ok(());
     }
-    let mut sql = reader.sql();
-    sql.push("SELECT max(version) FROM _sqlx_migrations WHERE success");
-    // Below its first migration a database has no such table.
-    let last = if found == 0 { None } else { reader.fetch_one(sql).await?.get::<Option<i64>>(0)? };
-    if last >= Some(NEEDED) { Ok(()) } else { Err(StoreError::SchemaOlder { found, wanted: NEEDED }) }
+    Err(StoreError::SchemaOlder { found: version_of(&applied, &MIGRATIONS), wanted })
 }
 
-/// The version that a database is at: that of a newer program if it has one, otherwise the last migration before the
-/// first one that it lacks; 0 before its first.
+/// The version that a tenant's database is at.
 pub(crate) async fn version(reader: &mut PooledConnection) -> Result<i64, sqlx::Error> {
-    if !has_migrations(reader).await? {
-        return Ok(0);
+    Ok(version_of(&read_applied(reader).await?, &MIGRATIONS))
+}
+
+/// That of a newer program if the database has one, otherwise the last migration before the first one that it lacks; 0
+/// before its first.
+fn version_of(applied: &Applied, migrations: &[Migration]) -> i64 {
+    let last = completed(applied).last().unwrap_or(0);
+    if last > newest(migrations) {
+        return last;
     }
-    let mut sql = reader.sql();
-    sql.push("SELECT coalesce(max(m.version), 0) FROM _sqlx_migrations m WHERE m.success AND (m.version > ");
-    sql.bind(NEWEST).push(" OR m.version = (SELECT count(*) FROM _sqlx_migrations b WHERE b.success ");
-    sql.push("AND b.version <= m.version))");
-    reader.fetch_one(sql).await?.get(0)
+    let in_a_row = (1..).zip(completed(applied)).take_while(|(expected, version)| expected == version);
+    in_a_row.last().map_or(0, |(version, _)| version)
+}
+
+/// The version of a database with all of these migrations.
+#[expect(clippy::cast_possible_wrap, reason = "the lists are short")]
+pub(crate) fn newest(migrations: &[Migration]) -> i64 {
+    migrations.len() as i64
+}
+
+/// The versions of the migrations that were completed.
+fn completed(applied: &Applied) -> impl DoubleEndedIterator<Item = i64> {
+    applied.iter().filter(|(_, (_, success))| *success).map(|(version, _)| *version)
 }
 
 /// Whether a migration was ever applied.

@@ -6,8 +6,8 @@
 //! empty, the search tables are right. Each search checks that in its own statement; if there are notes, it settles
 //! first and searches again. So everything committed before a request is in its answer.
 //!
-//! Triggers in the writers' transactions did this until schema 9. They could not see rows that other transactions were
-//! changing, so they derived wrong rows, and writers paid two to twenty times the cost of a bare statement.
+//! Triggers that derive in the writers' transactions were tried first. They could not see rows that other transactions
+//! were changing, so they derived wrong rows, and writers paid two to twenty times the cost of a bare statement.
 //!
 //! A transaction that commits while a settler runs still has its notes in the intake. Whatever the settler read of it
 //! is derived again later, which is idempotent.

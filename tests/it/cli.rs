@@ -12,7 +12,6 @@ mod explain;
 mod import;
 mod keys;
 mod migrate;
-mod migrate_filled;
 mod output;
 mod remedies;
 mod serve;

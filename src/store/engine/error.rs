@@ -54,6 +54,9 @@ pub enum StoreError {
         /// The newest version that this program knows.
         known: i64,
     },
+    /// An unreleased version of this program created the tables, which have changed since.
+    #[error("an unreleased version of formgate created the tables of the database, and this version can't use them")]
+    SchemaUnreleased,
     /// The folder of a SQLite file is missing and can't be created.
     #[error("the folder `{}` can't be made", folder.display())]
     Folder {

@@ -14,6 +14,7 @@ use sqlx::postgres::PgDatabaseError;
 use super::error::StoreError;
 use super::location::DatabaseLocation;
 use super::pooler::is_lost_statement;
+use crate::store::schema::PLAIN_TABLES;
 
 /// The remedy for an error of the tenant `slug`, whose database is at `location`. Blocks on reading the metadata of
 /// SQLite files.
@@ -24,6 +25,7 @@ pub fn remedy(error: &StoreError, location: &DatabaseLocation, slug: &str) -> St
             format!("run `formgate migrate --tenant {slug}`; a running node serves the tenant as soon as that is done")
         }
         StoreError::SchemaNewer { .. } => "run the newest version of formgate on every node".to_owned(),
+        StoreError::SchemaUnreleased => of_unreleased(location, slug),
         StoreError::Folder { folder, .. } => match location.file().and_then(|file| sqlite::of_path(file, slug)) {
             Some(remedy) => remedy,
             None => format!("create `{}`, or let the user that runs formgate create it", folder.display()),
@@ -43,6 +45,26 @@ pub fn remedy(error: &StoreError, location: &DatabaseLocation, slug: &str) -> St
         StoreError::Migration(error) => of_migration(error, location, slug),
         StoreError::Unavailable(error) | StoreError::Statement(error) => of_driver(error, location, slug),
     }
+}
+
+fn of_unreleased(location: &DatabaseLocation, slug: &str) -> String {
+    let (dump, new, load) = match location.file() {
+        None => (
+            format!("dump its plain tables (pg_dump --data-only -t {})", PLAIN_TABLES.replace(", ", " -t ")),
+            "create a new database",
+            "load the dump".to_owned(),
+        ),
+        Some(_) => (
+            "keep the file".to_owned(),
+            "choose a new file",
+            format!("copy the plain tables by ATTACH and INSERT … SELECT ({PLAIN_TABLES})"),
+        ),
+    };
+    format!(
+        "{dump}, {new}, name it in `database` of the tenant `{slug}`, run `formgate migrate --tenant {slug}`, and {load}: \
+         `Databases of unreleased versions` in src/store/README.md has the commands. Tokens, subscriptions and the audit log \
+         are in no plain table: create new tokens, subscribe again, and keep the old database for its audit log"
+    )
 }
 
 fn of_migration(error: &MigrateError, location: &DatabaseLocation, slug: &str) -> String {

@@ -8,6 +8,7 @@ pub fn registry_remedy(error: &StoreError) -> &'static str {
     match error {
         StoreError::Unavailable(cause) | StoreError::Statement(cause) if is_damaged(cause) => DAMAGED,
         StoreError::Statement(_) | StoreError::Migration(_) | StoreError::SchemaOlder { .. } => DAMAGED,
+        StoreError::SchemaUnreleased => UNRELEASED,
         StoreError::SchemaNewer { .. } => "run the newest version of formgate on every node",
         StoreError::ReadOnly(_) | StoreError::Folder { .. } => {
             "let the user that runs formgate write to its file and folder, and free space on their disk"
@@ -26,6 +27,10 @@ pub fn registry_remedy(error: &StoreError) -> &'static str {
 
 const DAMAGED: &str = "restore a backup of the registry, as `Backup and restore` in deploy/README.md shows; until then every \
      node serves what it last read";
+
+const UNRELEASED: &str = "with the build that created it, run `formgate tenant export`. Name a new database in `registry`, \
+     delete the snapshot of each node, and run `formgate tenant import` with the tables. Domains, operator tokens and \
+     certificates are not exported: add domains and create tokens again; certificates are obtained again";
 
 /// Whether the data is damaged, or tables are missing.
 fn is_damaged(error: &sqlx::Error) -> bool {

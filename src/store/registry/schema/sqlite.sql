@@ -1,0 +1,127 @@
+-- The registry of tenants on SQLite: src/store/registry.rs. Only formgate writes it. postgres.sql has the same tables in the
+-- same order. Instants are whole microseconds since 1970-01-01T00:00:00Z.
+--
+-- Until the first release this script is edited in place, and formgate refuses a registry of an earlier edit. A released
+-- script never changes.
+
+-- Tenants
+
+-- Every write locks this row first, and takes the next revision. So revisions are in the order of the commits.
+CREATE TABLE registry_head (
+  id INTEGER PRIMARY KEY CHECK (id = 1),
+  epoch TEXT NOT NULL, -- changes when the registry is restored: nodes then read everything again
+  revision INTEGER NOT NULL
+) STRICT;
+INSERT INTO registry_head VALUES (1, lower(hex(randomblob(16))), 0);
+
+-- A row is one [[tenant]] table.
+CREATE TABLE registry_tenants (
+  slug TEXT PRIMARY KEY,
+  position INTEGER NOT NULL, -- the revision that created it, which orders lists and exports
+  toml TEXT, -- NULL: the tenant was removed
+  domains TEXT NOT NULL DEFAULT '[]', -- a JSON array of hosts in addition to those of the table
+  revision INTEGER NOT NULL UNIQUE, -- of its last change
+  changed_at INTEGER NOT NULL,
+  changed_by TEXT NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX registry_tenants_listed ON registry_tenants (position) WHERE toml IS NOT NULL;
+
+-- What only one tenant may have: hosts, and databases by their identity.
+CREATE TABLE registry_claims (
+  kind TEXT NOT NULL CHECK (kind IN ('host', 'database')),
+  value TEXT NOT NULL,
+  slug TEXT NOT NULL REFERENCES registry_tenants,
+  PRIMARY KEY (kind, value)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX registry_claims_slug ON registry_claims (slug);
+
+-- Nodes and operators
+
+-- The nodes, and up to which revision each of them has read.
+CREATE TABLE registry_nodes (
+  id TEXT PRIMARY KEY,
+  name TEXT NOT NULL,
+  version TEXT NOT NULL,
+  revision INTEGER NOT NULL,
+  refused TEXT NOT NULL, -- a JSON array of the tenants that it can't read
+  seal_keys TEXT, -- a JSON array of the ids of its keys, first the one that seals
+  beat TEXT NOT NULL, -- what the node wrote last; another value shows that the registry was restored
+  started_at INTEGER NOT NULL,
+  seen_at INTEGER NOT NULL
+) STRICT;
+
+-- Tokens of the operator API. A token is stored nowhere: digest is its SHA-256, and prefix is its beginning, to recognize it
+-- by.
+CREATE TABLE operator_tokens (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  name TEXT NOT NULL,
+  prefix TEXT NOT NULL,
+  digest BLOB NOT NULL UNIQUE,
+  created_at INTEGER NOT NULL,
+  created_by TEXT NOT NULL,
+  expires_at INTEGER,
+  last_used_at INTEGER,
+  revoked_at INTEGER
+) STRICT;
+
+-- Domains and certificates
+
+-- The state of every host without a certificate from a file. Tenants of files have rows too, so slug has no foreign key. A
+-- host has one row for its owner, which has the claim, and one for each tenant that contests it.
+CREATE TABLE registry_domains (
+  host TEXT NOT NULL,
+  slug TEXT NOT NULL,
+  is_added INTEGER NOT NULL, -- it came from `domain add`, so its owner has to prove it
+  proof TEXT NOT NULL, -- what a TXT record has to contain
+  proved_since INTEGER, -- since when each check has found a proof
+  state TEXT NOT NULL CHECK (state IN ('claimed', 'dns', 'verified', 'queued', 'issuing', 'live', 'failing', 'removed')),
+  reason TEXT NOT NULL, -- a JSON object: what is wrong, or {}
+  since INTEGER NOT NULL, -- when it got into this state
+  created_at INTEGER NOT NULL,
+  checked_at INTEGER, -- when DNS was last queried
+  next_at INTEGER NOT NULL, -- when a node checks it next
+  failures INTEGER NOT NULL, -- how many orders have failed in a row
+  renew_at INTEGER, -- when the certificate is renewed
+  is_late INTEGER NOT NULL, -- whether the event for a late renewal was written
+  pending TEXT, -- the order under way: a JSON object with a sealed key
+  leased_by TEXT, -- the node that works on it
+  leased_until INTEGER,
+  fence INTEGER NOT NULL, -- grows with each lease: a node whose lease has expired writes nothing
+  PRIMARY KEY (host, slug)
+) STRICT;
+CREATE INDEX registry_domains_due ON registry_domains (next_at);
+CREATE INDEX registry_domains_slug ON registry_domains (slug, host);
+
+-- Certificates, which every node takes over like tenants. The row of a deleted one remains, without a chain.
+CREATE TABLE registry_certificates (
+  host TEXT PRIMARY KEY,
+  slug TEXT NOT NULL, -- served for this tenant only
+  revision INTEGER NOT NULL UNIQUE,
+  chain TEXT, -- PEM, leaf first
+  key TEXT, -- PEM, sealed
+  authority TEXT NOT NULL,
+  not_before INTEGER NOT NULL,
+  not_after INTEGER NOT NULL
+) STRICT;
+
+-- Changes without a call of the operator API, for its change feed.
+CREATE TABLE registry_events (
+  revision INTEGER PRIMARY KEY,
+  kind TEXT NOT NULL,
+  slug TEXT NOT NULL,
+  host TEXT NOT NULL,
+  detail TEXT NOT NULL, -- a JSON object
+  at INTEGER NOT NULL
+) STRICT;
+
+-- What all nodes together may order from each CA: token buckets, by the instant at which each is full again.
+CREATE TABLE registry_budgets (
+  name TEXT PRIMARY KEY,
+  full_at INTEGER NOT NULL
+) STRICT;
+
+-- The sealed key of the accounts at the CAs.
+CREATE TABLE registry_acme_account (
+  id INTEGER PRIMARY KEY CHECK (id = 1),
+  key TEXT NOT NULL
+) STRICT;

@@ -1,3 +1,0 @@
--- Takes away what keeps the notes that nodes of schema 12 take: no such node can serve any more.
-DROP TRIGGER intake_taken ON intake;
-DROP FUNCTION formgate_keep_unnumbered();

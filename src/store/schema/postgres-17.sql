@@ -1,2 +1,0 @@
--- Nothing: only on SQLite, where the node itself does the work of the database, is the overview of the administration area
--- prepared. Here, an index with the last use of tokens would make writing that slower.

@@ -1,2 +1,0 @@
--- Nothing: what version 8 makes Postgres do, SQLite always does.
-SELECT 1;

@@ -1,0 +1,722 @@
+-- The database of one account on SQLite. Instants are whole microseconds since 1970-01-01T00:00:00Z.
+--
+-- First the plain tables, which a forms product writes, and the rules that they obey. Then what formgate owns: its tables,
+-- and the triggers on the plain tables that fill them. postgres.sql has the same areas in the same order, so that the two
+-- can be read side by side.
+--
+-- Until the first release this script is edited in place, and `formgate migrate` refuses a database of an earlier edit. A
+-- released script never changes.
+--
+-- Writers set `PRAGMA foreign_keys = ON`. The triggers run in the writer's SQLite, so they use only what version 3.38 has.
+
+-- Plain tables
+
+-- 1. Users
+
+-- People who submit, act on submissions, or are members of groups. E-mail addresses are unique, ignoring case.
+CREATE TABLE users (
+  id INTEGER PRIMARY KEY CHECK (id > 0),
+  email TEXT NOT NULL CHECK (length(email) BETWEEN 1 AND 320),
+  name TEXT NOT NULL DEFAULT '',
+  email_folded TEXT -- the address in lower case, written by triggers and by formgate
+) STRICT;
+CREATE UNIQUE INDEX users_email ON users (email_folded);
+CREATE INDEX users_unfolded ON users (id) WHERE email_folded IS NULL;
+-- SQLite's lower() folds ASCII only. formgate folds other addresses before it looks for a user.
+CREATE TRIGGER users_inserted AFTER INSERT ON users WHEN NEW.email_folded IS NULL BEGIN
+  UPDATE users SET email_folded = iif(NEW.email GLOB '*[^ -~]*', NULL, lower(NEW.email)) WHERE id = NEW.id;
+END;
+CREATE TRIGGER users_updated AFTER UPDATE OF email ON users
+WHEN NEW.email IS NOT OLD.email AND NEW.email_folded IS OLD.email_folded BEGIN
+  UPDATE users SET email_folded = iif(NEW.email GLOB '*[^ -~]*', NULL, lower(NEW.email)) WHERE id = NEW.id;
+END;
+
+-- 2. Forms and labels
+
+-- A form with a parent_id is a sub-form, at any depth. A submission of a graduated form shows the answers of its children,
+-- which are then not listed themselves.
+CREATE TABLE forms (
+  id INTEGER PRIMARY KEY CHECK (id > 0),
+  name TEXT NOT NULL,
+  anonymous INTEGER NOT NULL DEFAULT 0 CHECK (anonymous IN (0, 1)),
+  disabled INTEGER NOT NULL DEFAULT 0 CHECK (disabled IN (0, 1)),
+  graduated INTEGER NOT NULL DEFAULT 0 CHECK (graduated IN (0, 1)),
+  parent_id INTEGER REFERENCES forms CHECK (parent_id <> id)
+) STRICT;
+CREATE INDEX forms_parent ON forms (parent_id) WHERE parent_id IS NOT NULL;
+-- The order of lists.
+CREATE INDEX forms_listed ON forms (id) WHERE NOT disabled AND parent_id IS NULL;
+
+-- The fields of a form, in the order of position.
+CREATE TABLE elements (
+  id INTEGER PRIMARY KEY CHECK (id > 0),
+  form_id INTEGER NOT NULL REFERENCES forms ON DELETE CASCADE,
+  position INTEGER NOT NULL,
+  gid TEXT NOT NULL, -- the UUID by which API callers know the field
+  name TEXT NOT NULL,
+  type TEXT NOT NULL
+) STRICT;
+CREATE INDEX elements_form ON elements (form_id, position, id);
+
+-- Labels that submissions can have.
+CREATE TABLE labels (
+  id INTEGER PRIMARY KEY CHECK (id > 0),
+  name TEXT NOT NULL,
+  shared INTEGER NOT NULL DEFAULT 0 CHECK (shared IN (0, 1))
+) STRICT;
+
+-- 3. Groups and workflow steps
+
+-- Groups of users. The built-in group contains every user, without rows in group_members.
+CREATE TABLE groups (
+  id INTEGER PRIMARY KEY CHECK (id > 0),
+  name TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 255),
+  external_id TEXT CHECK (length(external_id) BETWEEN 1 AND 255), -- its identifier in a directory
+  managed INTEGER NOT NULL DEFAULT 0 CHECK (managed IN (0, 1)), -- whether a directory maintains it through the API
+  built_in INTEGER NOT NULL DEFAULT 0 CHECK (built_in IN (0, 1))
+) STRICT;
+CREATE UNIQUE INDEX groups_external_id ON groups (external_id) WHERE external_id IS NOT NULL;
+CREATE UNIQUE INDEX groups_built_in ON groups (built_in) WHERE built_in;
+CREATE INDEX groups_name ON groups (name);
+-- The order of lists.
+CREATE INDEX groups_managed ON groups (id) WHERE managed;
+-- 2^53 - 1 is the largest integer that every JSON parser reads exactly, and far above the ids that a product assigns.
+INSERT INTO groups (id, name, built_in) VALUES (9007199254740991, 'All Users', 1);
+
+CREATE TABLE group_members (
+  group_id INTEGER NOT NULL REFERENCES groups ON UPDATE CASCADE ON DELETE CASCADE,
+  user_id INTEGER NOT NULL REFERENCES users ON DELETE CASCADE,
+  PRIMARY KEY (group_id, user_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX group_members_user ON group_members (user_id);
+
+-- The steps of a form's workflow.
+CREATE TABLE flow_steps (
+  id INTEGER PRIMARY KEY CHECK (id > 0),
+  form_id INTEGER NOT NULL REFERENCES forms ON DELETE CASCADE,
+  name TEXT NOT NULL
+) STRICT;
+CREATE INDEX flow_steps_form ON flow_steps (form_id);
+
+-- The groups that a step asks. Such a group can't be deleted.
+CREATE TABLE flow_step_groups (
+  flow_step_id INTEGER NOT NULL REFERENCES flow_steps ON DELETE CASCADE,
+  group_id INTEGER NOT NULL REFERENCES groups ON UPDATE CASCADE,
+  PRIMARY KEY (flow_step_id, group_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX flow_step_groups_group ON flow_step_groups (group_id);
+
+-- 4. Submissions
+
+-- Submitted forms. Neither drafts nor children of submissions of graduated forms are listed.
+CREATE TABLE submissions (
+  id INTEGER PRIMARY KEY CHECK (id > 0),
+  form_id INTEGER NOT NULL REFERENCES forms,
+  parent_id INTEGER REFERENCES submissions CHECK (parent_id <> id),
+  status TEXT NOT NULL CHECK (status IN ('pending', 'approved', 'denied', 'back', 'info', 'escalate')),
+  draft INTEGER NOT NULL DEFAULT 0 CHECK (draft IN (0, 1)),
+  submitter_id INTEGER REFERENCES users,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX submissions_submitter ON submissions (submitter_id);
+CREATE INDEX submissions_parent ON submissions (parent_id) WHERE parent_id IS NOT NULL;
+-- The instants that the API can show. Seconds, milliseconds and most nanoseconds are refused.
+CREATE TRIGGER submissions_instants_inserted BEFORE INSERT ON submissions
+WHEN NEW.created_at NOT BETWEEN -62135596800000000 AND 253402207200000000
+  OR NEW.updated_at NOT BETWEEN -62135596800000000 AND 253402207200000000 BEGIN
+  SELECT raise(ABORT, 'an instant is microseconds since 1970, in the years 1 to 9999');
+END;
+CREATE TRIGGER submissions_instants_updated BEFORE UPDATE OF created_at, updated_at ON submissions
+WHEN NEW.created_at NOT BETWEEN -62135596800000000 AND 253402207200000000
+  OR NEW.updated_at NOT BETWEEN -62135596800000000 AND 253402207200000000 BEGIN
+  SELECT raise(ABORT, 'an instant is microseconds since 1970, in the years 1 to 9999');
+END;
+
+-- One row for each field that was answered.
+CREATE TABLE answers (
+  submission_id INTEGER NOT NULL REFERENCES submissions ON DELETE CASCADE,
+  element_id INTEGER NOT NULL REFERENCES elements,
+  value TEXT NOT NULL, -- several choices are separated by line breaks, the URLs of several files by commas
+  files TEXT CHECK (files IS NULL OR json_valid(files) AND json_type(files) = 'array'), -- [{"name", "url", "size", "mime_type"}]
+  updated_at INTEGER NOT NULL,
+  PRIMARY KEY (submission_id, element_id)
+) STRICT, WITHOUT ROWID;
+-- For the foreign key: an element that was answered can't be deleted.
+CREATE INDEX answers_element ON answers (element_id);
+CREATE TRIGGER answers_instants_inserted BEFORE INSERT ON answers
+WHEN NEW.updated_at NOT BETWEEN -62135596800000000 AND 253402207200000000 BEGIN
+  SELECT raise(ABORT, 'an instant is microseconds since 1970, in the years 1 to 9999');
+END;
+CREATE TRIGGER answers_instants_updated BEFORE UPDATE OF updated_at ON answers
+WHEN NEW.updated_at NOT BETWEEN -62135596800000000 AND 253402207200000000 BEGIN
+  SELECT raise(ABORT, 'an instant is microseconds since 1970, in the years 1 to 9999');
+END;
+
+-- The filter sharedLabels finds the rows with shared, the filter labels the others.
+CREATE TABLE submission_labels (
+  submission_id INTEGER NOT NULL REFERENCES submissions ON DELETE CASCADE,
+  label_id INTEGER NOT NULL REFERENCES labels ON DELETE CASCADE,
+  shared INTEGER NOT NULL DEFAULT 0 CHECK (shared IN (0, 1)),
+  PRIMARY KEY (submission_id, label_id, shared)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX submission_labels_label ON submission_labels (label_id, shared, submission_id);
+
+-- The users that a submission waits for.
+CREATE TABLE submission_pending (
+  submission_id INTEGER NOT NULL REFERENCES submissions ON DELETE CASCADE,
+  user_id INTEGER NOT NULL REFERENCES users ON DELETE CASCADE,
+  PRIMARY KEY (submission_id, user_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX submission_pending_user ON submission_pending (user_id, submission_id);
+
+-- The users that have acted on a submission.
+CREATE TABLE submission_participants (
+  submission_id INTEGER NOT NULL REFERENCES submissions ON DELETE CASCADE,
+  user_id INTEGER NOT NULL REFERENCES users ON DELETE CASCADE,
+  PRIMARY KEY (submission_id, user_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX submission_participants_user ON submission_participants (user_id, submission_id);
+
+-- The workflow steps that a submission is at.
+CREATE TABLE submission_flow_steps (
+  submission_id INTEGER NOT NULL REFERENCES submissions ON DELETE CASCADE,
+  flow_step_id INTEGER NOT NULL REFERENCES flow_steps ON DELETE CASCADE,
+  PRIMARY KEY (submission_id, flow_step_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX submission_flow_steps_step ON submission_flow_steps (flow_step_id, submission_id);
+
+-- 5. One level of children
+
+CREATE TRIGGER submissions_below_inserted AFTER INSERT ON submissions WHEN NEW.parent_id IS NOT NULL BEGIN
+  SELECT raise(ABORT, 'the parent of a child submission has no parent itself')
+    FROM submissions p JOIN forms f ON f.id = p.form_id
+    WHERE p.id = NEW.parent_id AND f.graduated AND p.parent_id IS NOT NULL;
+END;
+CREATE TRIGGER submissions_below_updated AFTER UPDATE OF parent_id, form_id ON submissions WHEN NEW.parent_id IS NOT NULL BEGIN
+  SELECT raise(ABORT, 'the parent of a child submission has no parent itself')
+    FROM submissions p JOIN forms f ON f.id = p.form_id
+    WHERE p.id = NEW.parent_id AND f.graduated AND p.parent_id IS NOT NULL;
+  SELECT raise(ABORT, 'a submission with child submissions can have no parent')
+    FROM forms WHERE id = NEW.form_id AND graduated AND EXISTS (SELECT 1 FROM submissions WHERE parent_id = NEW.id);
+END;
+CREATE TRIGGER forms_graduating AFTER UPDATE OF graduated ON forms WHEN NEW.graduated BEGIN
+  SELECT raise(ABORT, 'a submission of the form has a parent and children')
+    FROM submissions c JOIN submissions p ON p.id = c.parent_id
+    WHERE p.form_id = NEW.id AND p.parent_id IS NOT NULL;
+END;
+
+-- What formgate owns
+
+-- 6. The identity of the database
+
+-- Identifies the database at any path, in what is stored outside of it, such as rate windows in Redis. A copy has the same
+-- identity.
+CREATE TABLE database_identity (
+  id TEXT NOT NULL, -- 32 hexadecimal digits
+  only_row INTEGER PRIMARY KEY DEFAULT 1 CHECK (only_row = 1)
+) STRICT;
+INSERT INTO database_identity (id) VALUES (lower(hex(randomblob(16))));
+
+-- 7. Tokens and their usage
+
+-- API tokens of the account. A token is stored nowhere: digest is its SHA-256, and prefix is its beginning, to recognize it by.
+CREATE TABLE tokens (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  name TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 255),
+  prefix TEXT NOT NULL,
+  digest BLOB NOT NULL UNIQUE CHECK (length(digest) = 32),
+  created_at INTEGER NOT NULL,
+  created_by TEXT, -- the e-mail address of an administrator, or the system user of a command
+  expires_at INTEGER, -- from this instant on it is refused like a revoked token; NULL: never
+  revoked_at INTEGER,
+  replaces INTEGER REFERENCES tokens, -- the token that this one was created to replace
+  last_used_at INTEGER,
+  last_used_route TEXT, -- the route of the request at last_used_at, as metrics name it
+  last_used_network TEXT, -- the network of its caller: an IPv4 /24 or an IPv6 /48
+  form_key TEXT -- of the HTML form that created it, so that sending it again creates no second token
+) STRICT;
+CREATE UNIQUE INDEX tokens_form_key ON tokens (form_key) WHERE form_key IS NOT NULL;
+-- Everything that the overview of the administration area needs to count tokens.
+CREATE INDEX tokens_overview ON tokens (expires_at, last_used_at, created_at) WHERE revoked_at IS NULL;
+
+-- The requests of each token, by hours that had any. Written with a delay.
+CREATE TABLE token_hours (
+  hour INTEGER NOT NULL,
+  token_id INTEGER NOT NULL REFERENCES tokens ON DELETE CASCADE,
+  admitted INTEGER NOT NULL,
+  refused INTEGER NOT NULL, -- by the rate limit
+  PRIMARY KEY (hour, token_id)
+) STRICT, WITHOUT ROWID;
+
+-- The rows of token_hours, with one row for each hour: the token, admitted and refused, separated by blanks, for each token.
+-- The overview of the administration area reads 30 days of them, which are tens of thousands of rows in the other table.
+CREATE TABLE token_hour_lists (
+  hour INTEGER PRIMARY KEY,
+  counts TEXT NOT NULL
+) STRICT;
+
+-- 8. The administration area
+
+-- One-time sign-in links that have not been used.
+CREATE TABLE admin_links (
+  digest BLOB PRIMARY KEY, -- SHA-256 of the secret in the link
+  email TEXT NOT NULL,
+  name TEXT,
+  role TEXT NOT NULL CHECK (role IN ('admin', 'viewer')),
+  issuer TEXT, -- the OpenID provider that identified the administrator, by subject; NULL: a command created the link
+  subject TEXT,
+  created_at INTEGER NOT NULL,
+  expires_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Administrators who are signed in. Signing out deletes the row.
+CREATE TABLE admin_sessions (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  digest BLOB NOT NULL UNIQUE, -- SHA-256 of the cookie
+  email TEXT NOT NULL,
+  name TEXT,
+  role TEXT NOT NULL CHECK (role IN ('admin', 'viewer')),
+  issuer TEXT, -- the OpenID provider that identified the administrator, by subject; NULL: signed in by a link
+  subject TEXT,
+  created_at INTEGER NOT NULL,
+  last_seen_at INTEGER NOT NULL,
+  expires_at INTEGER NOT NULL, -- when the session ends, however recently it was used
+  network TEXT NOT NULL,
+  user_agent TEXT NOT NULL
+) STRICT;
+
+-- 9. The audit log
+
+-- Changes by administrators and commands. Rows are only added.
+CREATE TABLE audit_log (
+  id INTEGER PRIMARY KEY,
+  at INTEGER NOT NULL,
+  actor TEXT NOT NULL,
+  source TEXT NOT NULL, -- administration, command or operator
+  network TEXT,
+  action TEXT NOT NULL,
+  subject TEXT NOT NULL,
+  details TEXT NOT NULL, -- a JSON object
+  digest BLOB NOT NULL -- SHA-256 of the digest of the previous row and of this row
+) STRICT;
+CREATE INDEX audit_log_at ON audit_log (at);
+
+-- The last row of audit_log, which shows whether rows are missing at its end.
+CREATE TABLE audit_state (
+  singleton INTEGER PRIMARY KEY DEFAULT 1 CHECK (singleton = 1),
+  last_id INTEGER NOT NULL,
+  digest BLOB NOT NULL
+) STRICT;
+INSERT INTO audit_state (last_id, digest) VALUES (0, X'');
+
+CREATE TRIGGER audit_log_is_not_updated BEFORE UPDATE ON audit_log
+BEGIN
+  SELECT RAISE(ABORT, 'rows of audit_log are only added');
+END;
+CREATE TRIGGER audit_log_is_not_deleted_from BEFORE DELETE ON audit_log
+BEGIN
+  SELECT RAISE(ABORT, 'rows of audit_log are only added');
+END;
+
+-- 10. Group syncs
+
+-- Writes of groups through the API that changed something, for 90 days.
+CREATE TABLE group_syncs (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  at INTEGER NOT NULL,
+  group_id INTEGER NOT NULL,
+  group_name TEXT NOT NULL,
+  is_new INTEGER NOT NULL,
+  actor TEXT NOT NULL, -- the name of the token, or the administrator who undid a sync
+  token_id INTEGER,
+  undoes INTEGER REFERENCES group_syncs ON DELETE SET NULL,
+  attached TEXT NOT NULL, -- a JSON array of the ids of users who became members
+  detached TEXT NOT NULL, -- a JSON array of the ids of users who ceased to be members
+  attached_count INTEGER NOT NULL,
+  detached_count INTEGER NOT NULL
+) STRICT;
+CREATE INDEX group_syncs_group ON group_syncs (group_id, id);
+CREATE INDEX group_syncs_at ON group_syncs (at);
+CREATE INDEX group_syncs_undoes ON group_syncs (undoes) WHERE undoes IS NOT NULL;
+
+-- The highest id that a group has had, so that no id is assigned twice. That of the built-in group does not count.
+CREATE TABLE group_ids (last INTEGER NOT NULL) STRICT;
+INSERT INTO group_ids VALUES (0);
+CREATE TRIGGER groups_inserted AFTER INSERT ON groups WHEN NOT NEW.built_in BEGIN
+  UPDATE group_ids SET last = NEW.id WHERE last < NEW.id;
+END;
+
+-- 11. The intake: which submissions were written since the search tables were derived
+
+-- Notes about what was written. Triggers add them, and formgate removes them once it has derived from them. The SQLite of a
+-- writer may be too old for other ways to read the clock.
+CREATE TABLE intake (
+  submission_id INTEGER, -- that was written, or a part of it; NULL, with a NULL form_id: anything may have changed
+  children INTEGER NOT NULL DEFAULT 0, -- whether its children may have to be listed, or no longer
+  form_id INTEGER, -- a form whose graduated changed
+  at INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+) STRICT;
+
+CREATE TRIGGER submissions_noted_insert AFTER INSERT ON submissions BEGIN
+  INSERT INTO intake (submission_id, children) VALUES (NEW.id, 1);
+END;
+CREATE TRIGGER submissions_noted_update AFTER UPDATE ON submissions BEGIN
+  INSERT INTO intake (submission_id, children) VALUES (NEW.id, NEW.form_id <> OLD.form_id OR NEW.id <> OLD.id);
+END;
+CREATE TRIGGER submissions_noted_renumber AFTER UPDATE OF id ON submissions WHEN NEW.id <> OLD.id BEGIN
+  INSERT INTO intake (submission_id, children) VALUES (OLD.id, 1);
+END;
+CREATE TRIGGER submissions_noted_delete AFTER DELETE ON submissions BEGIN
+  INSERT INTO intake (submission_id, children) VALUES (OLD.id, 1);
+END;
+
+CREATE TRIGGER answers_noted_insert AFTER INSERT ON answers BEGIN
+  INSERT INTO intake (submission_id) VALUES (NEW.submission_id);
+END;
+CREATE TRIGGER answers_noted_update AFTER UPDATE ON answers BEGIN
+  INSERT INTO intake (submission_id) VALUES (NEW.submission_id);
+END;
+CREATE TRIGGER answers_noted_move AFTER UPDATE OF submission_id ON answers
+WHEN NEW.submission_id <> OLD.submission_id BEGIN
+  INSERT INTO intake (submission_id) VALUES (OLD.submission_id);
+END;
+CREATE TRIGGER answers_noted_delete AFTER DELETE ON answers BEGIN
+  INSERT INTO intake (submission_id) VALUES (OLD.submission_id);
+END;
+
+CREATE TRIGGER labels_noted_insert AFTER INSERT ON submission_labels BEGIN
+  INSERT INTO intake (submission_id) VALUES (NEW.submission_id);
+END;
+CREATE TRIGGER labels_noted_update AFTER UPDATE ON submission_labels BEGIN
+  INSERT INTO intake (submission_id) VALUES (NEW.submission_id);
+END;
+CREATE TRIGGER labels_noted_move AFTER UPDATE OF submission_id ON submission_labels
+WHEN NEW.submission_id <> OLD.submission_id BEGIN
+  INSERT INTO intake (submission_id) VALUES (OLD.submission_id);
+END;
+CREATE TRIGGER labels_noted_delete AFTER DELETE ON submission_labels BEGIN
+  INSERT INTO intake (submission_id) VALUES (OLD.submission_id);
+END;
+
+CREATE TRIGGER pending_noted_insert AFTER INSERT ON submission_pending BEGIN
+  INSERT INTO intake (submission_id) VALUES (NEW.submission_id);
+END;
+CREATE TRIGGER pending_noted_update AFTER UPDATE ON submission_pending BEGIN
+  INSERT INTO intake (submission_id) VALUES (NEW.submission_id), (OLD.submission_id);
+END;
+CREATE TRIGGER pending_noted_delete AFTER DELETE ON submission_pending BEGIN
+  INSERT INTO intake (submission_id) VALUES (OLD.submission_id);
+END;
+
+CREATE TRIGGER participants_noted_insert AFTER INSERT ON submission_participants BEGIN
+  INSERT INTO intake (submission_id) VALUES (NEW.submission_id);
+END;
+CREATE TRIGGER participants_noted_update AFTER UPDATE ON submission_participants BEGIN
+  INSERT INTO intake (submission_id) VALUES (NEW.submission_id), (OLD.submission_id);
+END;
+CREATE TRIGGER participants_noted_delete AFTER DELETE ON submission_participants BEGIN
+  INSERT INTO intake (submission_id) VALUES (OLD.submission_id);
+END;
+
+CREATE TRIGGER flow_steps_noted_insert AFTER INSERT ON submission_flow_steps BEGIN
+  INSERT INTO intake (submission_id) VALUES (NEW.submission_id);
+END;
+CREATE TRIGGER flow_steps_noted_update AFTER UPDATE ON submission_flow_steps BEGIN
+  INSERT INTO intake (submission_id) VALUES (NEW.submission_id), (OLD.submission_id);
+END;
+CREATE TRIGGER flow_steps_noted_delete AFTER DELETE ON submission_flow_steps BEGIN
+  INSERT INTO intake (submission_id) VALUES (OLD.submission_id);
+END;
+
+CREATE TRIGGER forms_noted AFTER UPDATE OF graduated ON forms WHEN NEW.graduated <> OLD.graduated BEGIN
+  INSERT INTO intake (form_id) VALUES (NEW.id);
+END;
+
+-- 12. Search tables, which formgate derives from the plain tables: src/store/settle.rs
+
+-- The submissions that the API lists: neither drafts nor children of submissions of graduated forms.
+CREATE TABLE listed_submissions (
+  id INTEGER PRIMARY KEY,
+  form_id INTEGER NOT NULL,
+  status TEXT NOT NULL,
+  submitter_id INTEGER,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX listed_updated ON listed_submissions (updated_at, id);
+CREATE INDEX listed_created ON listed_submissions (created_at, id);
+CREATE INDEX listed_form_updated ON listed_submissions (form_id, updated_at, id);
+CREATE INDEX listed_status_updated ON listed_submissions (status, updated_at, id);
+CREATE INDEX listed_form_status_updated ON listed_submissions (form_id, status, updated_at, id);
+CREATE INDEX listed_submitter ON listed_submissions (submitter_id);
+
+-- The folded answers of each submission, joined by U+FDD0, for the keyword search.
+CREATE TABLE listed_documents (
+  submission_id INTEGER PRIMARY KEY,
+  shown_in INTEGER NOT NULL, -- the submission that shows the answers: itself, or the parent of a child
+  document TEXT NOT NULL
+) STRICT;
+CREATE INDEX listed_documents_shown_in ON listed_documents (shown_in);
+-- The trigrams of the documents. The index reads them from the table above and stores no text.
+CREATE VIRTUAL TABLE listed_trigrams USING fts5 (
+  document, content = 'listed_documents', content_rowid = 'submission_id', columnsize = 0,
+  tokenize = 'trigram case_sensitive 1'
+);
+-- For keywords of two characters: a document contains them if they begin one of its trigrams or end the document.
+CREATE VIRTUAL TABLE listed_trigram_terms USING fts5vocab ('listed_trigrams', 'row');
+CREATE INDEX listed_documents_end ON listed_documents (substr(document, -2));
+
+-- Digests of each element with its folded answer, and with each line of it, for the terms filter.
+CREATE TABLE listed_terms (
+  term INTEGER NOT NULL,
+  shown_in INTEGER NOT NULL,
+  submission_id INTEGER NOT NULL,
+  PRIMARY KEY (term, shown_in, submission_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX listed_terms_submission ON listed_terms (submission_id);
+
+-- The labels of the listed submissions, in the order of the pages.
+CREATE TABLE listed_by_label (
+  label_id INTEGER NOT NULL,
+  shared INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  submission_id INTEGER NOT NULL,
+  PRIMARY KEY (label_id, shared, updated_at, submission_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX listed_by_label_submission ON listed_by_label (submission_id);
+
+-- How many submissions are listed, by form and status, by day, and by label. A count may be 0.
+CREATE TABLE listed_counts (
+  counted TEXT NOT NULL CHECK (counted IN ('form', 'created', 'updated', 'label', 'shared label')),
+  key INTEGER NOT NULL, -- the id of a form or a label, or days since 1970-01-01 in UTC
+  status TEXT NOT NULL, -- in counts of forms, otherwise empty
+  listed INTEGER NOT NULL,
+  PRIMARY KEY (counted, key, status)
+) STRICT, WITHOUT ROWID;
+
+-- 13. The change log: src/store/changes.rs
+
+CREATE TABLE change_state (
+  single INTEGER PRIMARY KEY DEFAULT 1 CHECK (single = 1),
+  epoch TEXT NOT NULL, -- changes when the log begins again: older cursors then lead nowhere
+  last_seq INTEGER NOT NULL, -- the last number that was given
+  forgotten_seq INTEGER NOT NULL DEFAULT 0, -- the last number of a deletion that is no longer kept
+  numbering INTEGER NOT NULL DEFAULT 0 -- 1 only within the transaction that takes notes and numbers changes
+) STRICT;
+INSERT INTO change_state (epoch, last_seq) VALUES (lower(hex(randomblob(16))), 0);
+
+-- What each submission showed when formgate last looked, and the numbers of its newest changes. Has a row for each submission
+-- that is no draft, and for deleted ones that were listed.
+CREATE TABLE submission_changes (
+  submission_id INTEGER PRIMARY KEY,
+  shown_in INTEGER NOT NULL, -- the submission that shows it: itself, or its parent if that is of a graduated form
+  form_id INTEGER NOT NULL,
+  shown INTEGER, -- a digest of what the API shows of it; NULL: not known yet
+  matched INTEGER, -- a digest of what only filters use: submitter, labels, pending users, participants, workflow steps
+  deleted INTEGER NOT NULL DEFAULT 0,
+  seq INTEGER, -- of the newest change, which orders the feed; NULL for children of submissions of graduated forms
+  listed_seq INTEGER, -- with which it was listed
+  created_event INTEGER, -- of the newest change of this kind that webhooks send; NULL: none, or a quiet one
+  updated_event INTEGER,
+  deleted_event INTEGER,
+  burst_at INTEGER NOT NULL, -- when the first of a burst of changes happened
+  changed_at INTEGER NOT NULL -- when the newest change happened
+) STRICT;
+CREATE UNIQUE INDEX submission_changes_seq ON submission_changes (seq) WHERE seq IS NOT NULL;
+CREATE INDEX submission_changes_form ON submission_changes (form_id, seq) WHERE seq IS NOT NULL;
+CREATE INDEX submission_changes_created ON submission_changes (created_event) WHERE created_event IS NOT NULL;
+CREATE INDEX submission_changes_updated ON submission_changes (updated_event) WHERE updated_event IS NOT NULL;
+CREATE INDEX submission_changes_deleted ON submission_changes (deleted_event) WHERE deleted_event IS NOT NULL;
+CREATE INDEX submission_changes_expiry ON submission_changes (changed_at) WHERE deleted;
+
+-- The forms that submissions were moved away from, and the numbers of these changes. The feed of a single form reports them.
+CREATE TABLE submission_moves (
+  submission_id INTEGER NOT NULL,
+  form_id INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  changed_at INTEGER NOT NULL,
+  PRIMARY KEY (submission_id, form_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX submission_moves_seq ON submission_moves (seq);
+
+-- Notes that were derived from, and whose changes have no number yet.
+CREATE TABLE intake_unnumbered (
+  submission_id INTEGER,
+  children INTEGER NOT NULL,
+  form_id INTEGER,
+  at INTEGER NOT NULL
+) STRICT;
+
+-- 14. The counts of lists: src/store/totals.rs
+
+-- The number of active forms that are no sub-forms, of groups, of users, and of the members of each group.
+CREATE TABLE listed_totals (
+  counted TEXT NOT NULL CHECK (counted IN ('forms', 'groups', 'managed groups', 'users', 'members')),
+  key INTEGER NOT NULL, -- the group of members; 0 for users; otherwise a block of 1,024 ids (id >> 10), or -1 for all
+  listed INTEGER NOT NULL,
+  PRIMARY KEY (counted, key)
+) STRICT, WITHOUT ROWID;
+-- The built-in group.
+INSERT INTO listed_totals (counted, key, listed)
+  VALUES ('groups', 9007199254740991 >> 10, 1), ('groups', -1, 1), ('users', 0, 0);
+
+-- Triggers insert changes here as on Postgres, and each is added to the counts at once: SQLite has one writer at a time.
+CREATE VIEW listed_total_changes AS SELECT counted, key, listed FROM listed_totals WHERE false;
+CREATE TRIGGER listed_totals_changed INSTEAD OF INSERT ON listed_total_changes BEGIN
+  INSERT INTO listed_totals (counted, key, listed) VALUES (NEW.counted, NEW.key, NEW.listed)
+    ON CONFLICT (counted, key) DO UPDATE SET listed = listed + excluded.listed;
+  INSERT INTO listed_totals (counted, key, listed)
+    SELECT NEW.counted, -1, NEW.listed WHERE NEW.counted IN ('forms', 'groups', 'managed groups')
+    ON CONFLICT (counted, key) DO UPDATE SET listed = listed + excluded.listed;
+END;
+
+-- Rows that a row would replace that is about to be inserted. SQLite fires no trigger for rows that INSERT OR REPLACE removes,
+-- and does not say how an INSERT resolves conflicts: if the row was inserted nevertheless, these were replaced.
+CREATE TABLE listed_replaced (counted TEXT NOT NULL, key INTEGER NOT NULL) STRICT;
+
+CREATE TRIGGER forms_replacing BEFORE INSERT ON forms BEGIN
+  DELETE FROM listed_replaced WHERE counted = 'forms';
+  INSERT INTO listed_replaced SELECT 'forms', id >> 10 FROM forms WHERE id = NEW.id AND NOT disabled AND parent_id IS NULL;
+END;
+CREATE TRIGGER forms_counted_insert AFTER INSERT ON forms BEGIN
+  INSERT INTO listed_total_changes SELECT 'forms', NEW.id >> 10, 1 WHERE NOT NEW.disabled AND NEW.parent_id IS NULL;
+  INSERT INTO listed_total_changes SELECT counted, key, -1 FROM listed_replaced WHERE counted = 'forms';
+END;
+CREATE TRIGGER forms_counted_delete AFTER DELETE ON forms WHEN NOT OLD.disabled AND OLD.parent_id IS NULL BEGIN
+  INSERT INTO listed_total_changes SELECT 'forms', OLD.id >> 10, -1;
+END;
+CREATE TRIGGER forms_counted_update AFTER UPDATE OF id, disabled, parent_id ON forms BEGIN
+  INSERT INTO listed_total_changes SELECT 'forms', NEW.id >> 10, 1 WHERE NOT NEW.disabled AND NEW.parent_id IS NULL;
+  INSERT INTO listed_total_changes SELECT 'forms', OLD.id >> 10, -1 WHERE NOT OLD.disabled AND OLD.parent_id IS NULL;
+END;
+
+CREATE TRIGGER groups_replacing BEFORE INSERT ON groups BEGIN
+  DELETE FROM listed_replaced WHERE counted LIKE '%groups';
+  INSERT INTO listed_replaced SELECT kind.value, g.id >> 10
+    FROM groups g JOIN json_each('["groups", "managed groups"]') AS kind ON kind.value = 'groups' OR g.managed
+    WHERE g.id IN (SELECT NEW.id UNION SELECT id FROM groups WHERE external_id = NEW.external_id
+      UNION SELECT id FROM groups WHERE built_in AND NEW.built_in);
+END;
+CREATE TRIGGER groups_counted_insert AFTER INSERT ON groups BEGIN
+  INSERT INTO listed_total_changes SELECT 'groups', NEW.id >> 10, 1;
+  INSERT INTO listed_total_changes SELECT 'managed groups', NEW.id >> 10, 1 WHERE NEW.managed;
+  INSERT INTO listed_total_changes SELECT counted, key, -1 FROM listed_replaced WHERE counted LIKE '%groups';
+END;
+CREATE TRIGGER groups_counted_delete AFTER DELETE ON groups BEGIN
+  INSERT INTO listed_total_changes SELECT 'groups', OLD.id >> 10, -1;
+  INSERT INTO listed_total_changes SELECT 'managed groups', OLD.id >> 10, -1 WHERE OLD.managed;
+  DELETE FROM listed_totals WHERE counted = 'members' AND key = OLD.id AND listed = 0;
+END;
+CREATE TRIGGER groups_counted_update AFTER UPDATE OF id, managed ON groups BEGIN
+  INSERT INTO listed_total_changes SELECT 'groups', NEW.id >> 10, 1;
+  INSERT INTO listed_total_changes SELECT 'groups', OLD.id >> 10, -1;
+  INSERT INTO listed_total_changes SELECT 'managed groups', NEW.id >> 10, 1 WHERE NEW.managed;
+  INSERT INTO listed_total_changes SELECT 'managed groups', OLD.id >> 10, -1 WHERE OLD.managed;
+END;
+
+CREATE TRIGGER users_replacing BEFORE INSERT ON users
+WHEN EXISTS (SELECT 1 FROM users WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM users WHERE email_folded = NEW.email_folded)
+  OR EXISTS (SELECT 1 FROM listed_replaced WHERE counted = 'users') BEGIN
+  DELETE FROM listed_replaced WHERE counted = 'users';
+  -- Not with OR: by statistics from a time with few users, SQLite would read all of them.
+  INSERT INTO listed_replaced SELECT 'users', 0 FROM (
+    SELECT id FROM users WHERE id = NEW.id UNION SELECT id FROM users WHERE email_folded = NEW.email_folded);
+END;
+CREATE TRIGGER users_counted_insert AFTER INSERT ON users BEGIN
+  UPDATE listed_totals SET listed = listed + 1 - (SELECT count(*) FROM listed_replaced WHERE counted = 'users')
+    WHERE counted = 'users' AND key = 0;
+END;
+CREATE TRIGGER users_counted_delete AFTER DELETE ON users BEGIN
+  UPDATE listed_totals SET listed = listed - 1 WHERE counted = 'users' AND key = 0;
+END;
+-- A trigger sets the folded address of an inserted user, under the conflict clause of the INSERT.
+CREATE TRIGGER users_replacing_update BEFORE UPDATE OF email_folded ON users
+WHEN EXISTS (SELECT 1 FROM users WHERE email_folded = NEW.email_folded AND id <> OLD.id)
+  OR EXISTS (SELECT 1 FROM listed_replaced WHERE counted = 'addresses') BEGIN
+  DELETE FROM listed_replaced WHERE counted = 'addresses';
+  INSERT INTO listed_replaced SELECT 'addresses', 0 FROM users WHERE email_folded = NEW.email_folded AND id <> OLD.id;
+END;
+CREATE TRIGGER users_counted_update AFTER UPDATE OF email_folded ON users
+WHEN EXISTS (SELECT 1 FROM listed_replaced WHERE counted = 'addresses') BEGIN
+  UPDATE listed_totals SET listed = listed - (SELECT count(*) FROM listed_replaced WHERE counted = 'addresses')
+    WHERE counted = 'users' AND key = 0;
+  DELETE FROM listed_replaced WHERE counted = 'addresses';
+END;
+
+CREATE TRIGGER members_replacing BEFORE INSERT ON group_members
+WHEN EXISTS (SELECT 1 FROM group_members WHERE group_id = NEW.group_id AND user_id = NEW.user_id)
+  OR EXISTS (SELECT 1 FROM listed_replaced WHERE counted = 'members') BEGIN
+  DELETE FROM listed_replaced WHERE counted = 'members';
+  INSERT INTO listed_replaced SELECT 'members', group_id FROM group_members
+    WHERE group_id = NEW.group_id AND user_id = NEW.user_id;
+END;
+CREATE TRIGGER members_counted_insert AFTER INSERT ON group_members
+WHEN NOT EXISTS (SELECT 1 FROM listed_replaced WHERE counted = 'members') BEGIN
+  INSERT INTO listed_totals (counted, key, listed) VALUES ('members', NEW.group_id, 1)
+    ON CONFLICT (counted, key) DO UPDATE SET listed = listed + 1;
+END;
+CREATE TRIGGER members_counted_delete AFTER DELETE ON group_members BEGIN
+  UPDATE listed_totals SET listed = listed - 1 WHERE counted = 'members' AND key = OLD.group_id;
+END;
+CREATE TRIGGER members_counted_update AFTER UPDATE OF group_id ON group_members WHEN NEW.group_id <> OLD.group_id BEGIN
+  INSERT INTO listed_total_changes VALUES ('members', OLD.group_id, -1);
+  INSERT INTO listed_total_changes VALUES ('members', NEW.group_id, 1);
+END;
+
+-- 15. Webhooks: src/webhooks.rs
+
+-- Receivers of events. Created and deleted through the API only.
+CREATE TABLE subscriptions (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  target_url TEXT NOT NULL CHECK (length(target_url) BETWEEN 1 AND 2048),
+  event TEXT NOT NULL CHECK (event IN ('submission.created', 'submission.updated', 'submission.deleted')),
+  form_id INTEGER REFERENCES forms ON DELETE CASCADE, -- NULL: events of every form
+  secret TEXT NOT NULL, -- signs what is delivered; shown once, when the subscription is created
+  created_at INTEGER NOT NULL,
+  state TEXT NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused', 'failing', 'disabled', 'gone')),
+  reason TEXT, -- why it is in this state, unless it is active
+  previous_secret TEXT,
+  previous_secret_until INTEGER,
+  position INTEGER, -- every event up to this number was delivered or set aside; NULL: it begins with the next event
+  done_beyond TEXT NOT NULL DEFAULT '[]', -- a JSON array of the numbers beyond the position that were delivered or set aside
+  failures INTEGER NOT NULL DEFAULT 0, -- how many attempts to reach the receiver have failed since the last success
+  failing_since INTEGER,
+  next_attempt_at INTEGER,
+  last_success_at INTEGER,
+  leased_by TEXT, -- the sender that delivers until leased_until: only it may write how far the subscription has got
+  leased_until INTEGER
+) STRICT;
+CREATE UNIQUE INDEX subscriptions_triple ON subscriptions (target_url, event, coalesce(form_id, 0));
+CREATE INDEX subscriptions_form ON subscriptions (form_id) WHERE form_id IS NOT NULL;
+
+-- Events that failed, or that are to be sent again. Every attempt of an event_id has the same body.
+CREATE TABLE webhook_events (
+  subscription_id INTEGER NOT NULL REFERENCES subscriptions ON DELETE CASCADE,
+  seq INTEGER NOT NULL,
+  submission_id INTEGER NOT NULL,
+  event_id TEXT,
+  attempts INTEGER NOT NULL DEFAULT 0,
+  failed_at INTEGER, -- when the first attempt failed
+  next_attempt_at INTEGER, -- when it is sent, whatever the position; NULL: in its turn, or never if it was given up
+  given_up INTEGER NOT NULL DEFAULT 0,
+  body TEXT, -- that was sent; NULL: none yet; last, so that the other columns are read without it
+  PRIMARY KEY (subscription_id, seq)
+) STRICT, WITHOUT ROWID;
+
+-- The delivery log: the latest attempts of each subscription, limited by age and number.
+CREATE TABLE webhook_attempts (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  subscription_id INTEGER NOT NULL REFERENCES subscriptions ON DELETE CASCADE,
+  event_id TEXT NOT NULL,
+  event TEXT NOT NULL,
+  submission_id INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  at INTEGER NOT NULL,
+  duration_ms INTEGER NOT NULL,
+  accepted INTEGER NOT NULL,
+  status INTEGER,
+  error TEXT, -- why there was no response
+  response TEXT -- the beginning of the response
+) STRICT;
+CREATE INDEX webhook_attempts_subscription ON webhook_attempts (subscription_id, id);
