@@ -12,6 +12,8 @@ mod explain;
 mod import;
 mod keys;
 mod migrate;
+mod migrate_unreleased;
+mod migrate_upgrade;
 mod output;
 mod remedies;
 mod serve;

@@ -10,12 +10,12 @@ use crate::support::process::{Output, formgate_held_by_permissions, formgate_wit
 use crate::support::redis::Redis;
 
 /// A report on one line: borders and line breaks are those of a terminal.
-fn said(output: &Output) -> String {
+pub(super) fn said(output: &Output) -> String {
     format!("{}\n{}", output.stdout, output.stderr).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Asserts that every command that opens a tenant's database fails with a cause, said once, and a remedy.
-fn assert_all_say(site: &Site, cause: &str, remedy: &str) {
+pub(super) fn assert_all_say(site: &Site, cause: &str, remedy: &str) {
     for command in [
         &["check"][..],
         &["explain", "acme.example.test"],

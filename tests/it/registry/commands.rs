@@ -131,6 +131,24 @@ on_both_databases! {
         assert!(scene.succeed(&["tenant", "list"]).contains("acme"));
     }
 
+    async fn a_registry_of_an_unreleased_version_is_refused_and_left_as_it_is(engine: Engine) {
+        let scene = Scene::new(engine);
+        scene.succeed(&["operator-token", "create", "--name", "product"]);
+        let registry = Database::connect(&scene.registry_url).await;
+        registry.execute("UPDATE _sqlx_migrations SET checksum = ''").await;
+        for command in [&["tenant", "list"][..], &["operator-token", "list"], &["nodes"], &["migrate"], &["check"], &["serve"]] {
+            let refused = scene.run(command);
+            let text = format!("{}{}", refused.stdout, refused.stderr);
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert_eq!(refused.code, 1, "{command:?}: {text}");
+            assert!(text.contains("an unreleased version of formgate created the tables"), "{command:?}: {text}");
+            assert!(text.contains("with the build that created it, run `formgate tenant export`"), "{command:?}: {text}");
+        }
+        let rows = "SELECT count(*) FROM _sqlx_migrations, operator_tokens WHERE checksum = ''";
+        assert_eq!(registry.integers(rows).await, [1]);
+        registry.close().await;
+    }
+
     async fn a_token_of_the_operator_is_shown_once_and_can_be_revoked(engine: Engine) {
         let scene = Scene::new(engine);
         let mut node = scene.start(0);
