@@ -5,11 +5,14 @@
 //!
 //! 1. the digest of the row before, preceded by its length; the first row has an empty one before it
 //! 2. `id` and `at`, the latter in microseconds since 1970, each as 8 bytes
-//! 3. `actor` and `source`, each preceded by its length in bytes
-//! 4. `network`: one byte, 0 if there is none, else 1, the length and the text
-//! 5. `action`, `subject` and `details`, each preceded by its length in bytes
+//! 3. `source` and `action`, each preceded by its length in bytes
+//! 4. the commitments of `actor`, `network`, `subject` and `details`, of 32 bytes each
 //!
 //! Numbers and lengths have 8 bytes, most significant first. So no two different rows have the same encoding.
+//!
+//! A commitment is SHA-256 of a salt and the value; that of no network has the salt only. The salt of each value, 16 random
+//! bytes, is in a column beside it. So a value can be erased and the chain still verifies: the value becomes empty, and its
+//! salt becomes the commitment. Nobody who has the chain can find the value by trying, because the salt is gone too.
 //!
 //! `audit_state` has the number and the digest of the last row, so that missing rows at the end are noticed too. Its
 //! row is locked from reading it until the end of the transaction, which puts writers on all nodes in one order. It is
@@ -120,6 +123,8 @@ pub struct AuditRecord {
     pub subject: String,
     /// A JSON object, as text.
     pub details: String,
+    /// Of the actor, the network, the subject and the details: the salt, or the commitment of a value that was erased.
+    salts: [Vec<u8>; 4],
     /// The digest that chains it to the row before.
     pub digest: Vec<u8>,
 }
@@ -137,7 +142,20 @@ pub struct AuditFilter {
     pub until: Option<Timestamp>,
 }
 
-const COLUMNS: &str = "id, at, actor, source, network, action, subject, details, digest";
+const COLUMNS: &str = "id, at, actor, source, network, action, subject, details, digest, \
+    actor_salt, network_salt, subject_salt, details_salt";
+
+/// The bytes of a salt.
+const SALT: usize = 16;
+
+/// The commitment of a value with its salt; that itself if the value was erased. `None` if the salt is none.
+fn commitment(salt: &[u8], value: &str) -> Option<[u8; 32]> {
+    match salt.len() {
+        SALT => Some(Sha256::new().chain_update(salt).chain_update(value).finalize().into()),
+        _ if value.is_empty() => salt.try_into().ok(),
+        _ => None,
+    }
+}
 
 impl AuditRecord {
     /// The row as it is exported. Details that are no JSON any more, because the row was changed by SQL, become a text.
@@ -169,11 +187,12 @@ impl AuditRecord {
             subject: row.get(6)?,
             details: row.get(7)?,
             digest: row.get(8)?,
+            salts: [row.get(9)?, row.get(10)?, row.get(11)?, row.get(12)?],
         })
     }
 
-    /// The digest that this row must have after a row with the digest `before`.
-    fn digest_after(&self, before: &[u8]) -> [u8; 32] {
+    /// The digest that this row must have after a row with the digest `before`. `None` if a salt is none.
+    fn digest_after(&self, before: &[u8]) -> Option<[u8; 32]> {
         let mut encoded = Vec::new();
         let text = |encoded: &mut Vec<u8>, bytes: &[u8]| {
             encoded.extend((bytes.len() as u64).to_be_bytes());
@@ -182,16 +201,13 @@ impl AuditRecord {
         text(&mut encoded, before);
         encoded.extend(self.id.to_be_bytes());
         encoded.extend(self.at.as_microsecond().to_be_bytes());
-        text(&mut encoded, self.actor.as_bytes());
         text(&mut encoded, self.source.as_bytes());
-        encoded.push(self.network.is_some().into());
-        if let Some(network) = &self.network {
-            text(&mut encoded, network.as_bytes());
+        text(&mut encoded, self.action.as_bytes());
+        let values = [&self.actor, self.network.as_deref().unwrap_or_default(), &self.subject, &self.details];
+        for (salt, value) in self.salts.iter().zip(values) {
+            encoded.extend(commitment(salt, value)?);
         }
-        for part in [&self.action, &self.subject, &self.details] {
-            text(&mut encoded, part.as_bytes());
-        }
-        Sha256::digest(&encoded).into()
+        Some(Sha256::digest(&encoded).into())
     }
 }
 
@@ -229,9 +245,10 @@ pub(super) async fn append(
         action: entry.action.to_owned(),
         subject: entry.subject,
         details: entry.details.to_string(),
+        salts: [(); 4].map(|()| rand::random::<[u8; SALT]>().to_vec()),
         digest: Vec::new(),
     };
-    record.digest = record.digest_after(&before).to_vec();
+    record.digest = record.digest_after(&before).expect("it has salts").to_vec();
 
     let mut update = transaction.sql();
     update.push("UPDATE audit_state SET last_id = ").bind(record.id);
@@ -241,7 +258,11 @@ pub(super) async fn append(
     insert.push("INSERT INTO audit_log (").push(COLUMNS).push(") VALUES (").bind(record.id);
     insert.push(", ").bind(record.at).push(", ").bind(record.actor).push(", ").bind(record.source);
     insert.push(", ").bind(record.network).push(", ").bind(record.action).push(", ").bind(record.subject);
-    insert.push(", ").bind(record.details).push(", ").bind(record.digest).push(")");
+    insert.push(", ").bind(record.details).push(", ").bind(record.digest);
+    for salt in record.salts {
+        insert.push(", ").bind(salt);
+    }
+    insert.push(")");
     transaction.execute(insert).await?;
     Ok(())
 }
@@ -316,29 +337,56 @@ mod tests {
             action: "token.create".into(),
             subject: "token 3".into(),
             details: "{}".into(),
+            salts: [1, 2, 3, 4].map(|number| vec![number; SALT]),
             digest: Vec::new(),
         }
     }
 
+    fn digest(record: &AuditRecord) -> [u8; 32] {
+        record.digest_after(&[1; 32]).expect("it has salts")
+    }
+
     #[test]
     fn every_column_and_the_border_between_columns_changes_the_digest() {
-        let original = record().digest_after(&[1; 32]);
+        let original = digest(&record());
         let variants = [
             AuditRecord { id: 8, ..record() },
             AuditRecord { at: Timestamp::from_microsecond(1_700_000_000_123_457).unwrap(), ..record() },
             AuditRecord { actor: "eve@acme.example".into(), ..record() },
             AuditRecord { source: "command".into(), ..record() },
-            AuditRecord { network: Some(String::new()), ..record() },
-            AuditRecord { action: "token.createtoken".into(), subject: " 3".into(), ..record() },
+            AuditRecord { network: Some("192.0.2.0/24".into()), ..record() },
+            AuditRecord { source: "administrationtoken".into(), action: ".create".into(), ..record() },
+            AuditRecord { salts: [2, 1, 3, 4].map(|number| vec![number; SALT]), ..record() },
             AuditRecord { subject: "token 3{}".into(), details: String::new(), ..record() },
             AuditRecord { details: "{ }".into(), ..record() },
         ];
         for variant in variants {
-            assert_ne!(variant.digest_after(&[1; 32]), original, "{variant:?}");
+            assert_ne!(digest(&variant), original, "{variant:?}");
         }
-        assert_ne!(record().digest_after(&[2; 32]), original);
-        assert_ne!(record().digest_after(&[]), original);
-        assert_eq!(record().digest_after(&[1; 32]), original);
+        assert_ne!(record().digest_after(&[2; 32]), Some(original));
+        assert_ne!(record().digest_after(&[]), Some(original));
+        assert_eq!(digest(&record()), original);
+    }
+
+    #[test]
+    fn an_erased_value_keeps_the_digest_and_another_split_of_salt_and_value_does_not() {
+        let original = digest(&record());
+        let with = |salt: Vec<u8>, actor: &str| {
+            let mut record = AuditRecord { actor: actor.into(), ..record() };
+            record.salts[0] = salt;
+            record
+        };
+        let erased = commitment(&[1; SALT], "ana@acme.example").unwrap();
+        assert_eq!(digest(&with(erased.to_vec(), "")), original);
+        assert_eq!(with(erased.to_vec(), "eve@acme.example").digest_after(&[]), None);
+        assert_eq!(with([&[1; SALT][..], b"ana"].concat(), "@acme.example").digest_after(&[]), None);
+        assert_eq!(
+            with([&[1; SALT][..], b"ana@acme.example"].concat(), "")
+                .digest_after(&[1; 32])
+                .map(|found| found == original),
+            Some(false)
+        );
+        assert_eq!(with(Vec::new(), "").digest_after(&[]), None);
     }
 
     #[test]
@@ -348,22 +396,17 @@ mod tests {
             &0_u64.to_be_bytes()[..],
             &7_i64.to_be_bytes(),
             &1_700_000_000_123_456_i64.to_be_bytes(),
-            &16_u64.to_be_bytes(),
-            b"ana@acme.example",
             &14_u64.to_be_bytes(),
             b"administration",
-            &[1],
-            &12_u64.to_be_bytes(),
-            b"192.0.2.0/24",
             &12_u64.to_be_bytes(),
             b"token.create",
-            &7_u64.to_be_bytes(),
-            b"token 3",
-            &2_u64.to_be_bytes(),
-            b"{}",
+            &Sha256::digest([&[1; 16][..], b"ana@acme.example"].concat()),
+            &Sha256::digest([&[2; 16][..], b"192.0.2.0/24"].concat()),
+            &Sha256::digest([&[3; 16][..], b"token 3"].concat()),
+            &Sha256::digest([&[4; 16][..], b"{}"].concat()),
         ];
         let expected: [u8; 32] = Sha256::digest(encoded.concat()).into();
         let record = AuditRecord { network: Some("192.0.2.0/24".into()), ..record() };
-        assert_eq!(record.digest_after(&[]), expected);
+        assert_eq!(record.digest_after(&[]), Some(expected));
     }
 }

@@ -53,7 +53,7 @@ impl Verified {
         if record.id > expected {
             return Err(AuditVerdict::Missing { id: expected });
         }
-        if record.digest_after(&self.digest)[..] != record.digest {
+        if record.digest_after(&self.digest).is_none_or(|digest| digest[..] != record.digest) {
             return Err(AuditVerdict::Changed { id: record.id });
         }
         self.last = record.id;

@@ -317,12 +317,17 @@ CREATE TABLE audit_log (
   action text NOT NULL,
   subject text NOT NULL,
   details text NOT NULL,
-  digest bytea NOT NULL
+  digest bytea NOT NULL,
+  actor_salt bytea NOT NULL DEFAULT '',
+  network_salt bytea NOT NULL DEFAULT '',
+  subject_salt bytea NOT NULL DEFAULT '',
+  details_salt bytea NOT NULL DEFAULT ''
 );
 COMMENT ON TABLE audit_log IS 'Changes by administrators and commands. Rows are only added.';
 COMMENT ON COLUMN audit_log.source IS 'administration, command or operator.';
 COMMENT ON COLUMN audit_log.details IS 'A JSON object.';
 COMMENT ON COLUMN audit_log.digest IS 'SHA-256 of the digest of the previous row and of this row.';
+COMMENT ON COLUMN audit_log.actor_salt IS '16 bytes; SHA-256 of them and the value if the value was erased. The others likewise.';
 CREATE INDEX audit_log_at ON audit_log (at);
 
 CREATE TABLE audit_state (

@@ -298,7 +298,11 @@ CREATE TABLE audit_log (
   action TEXT NOT NULL,
   subject TEXT NOT NULL,
   details TEXT NOT NULL, -- a JSON object
-  digest BLOB NOT NULL -- SHA-256 of the digest of the previous row and of this row
+  digest BLOB NOT NULL, -- SHA-256 of the digest of the previous row and of this row
+  actor_salt BLOB NOT NULL DEFAULT X'', -- 16 bytes; SHA-256 of them and the value if the value was erased
+  network_salt BLOB NOT NULL DEFAULT X'',
+  subject_salt BLOB NOT NULL DEFAULT X'',
+  details_salt BLOB NOT NULL DEFAULT X''
 ) STRICT;
 CREATE INDEX audit_log_at ON audit_log (at);
 

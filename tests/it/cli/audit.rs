@@ -3,6 +3,7 @@
 use std::thread;
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site, on_both_databases};
@@ -40,11 +41,36 @@ fn create_token(site: &Site, name: &str) -> String {
     created.stdout.trim_end().to_owned()
 }
 
+/// SHA-256 of the salt and the value of a column of row 2, as SQL.
+async fn commitment(site: &Site, engine: Engine, column: &str) -> String {
+    let database = Database::connect(site.database_url("acme")).await;
+    let salt =
+        if engine == Engine::Sqlite { format!("hex({column}_salt)") } else { format!("encode({column}_salt, 'hex')") };
+    let salt = database.text(&format!("SELECT {salt} FROM audit_log WHERE id = 2")).await;
+    let value = database.text(&format!("SELECT coalesce({column}, '') FROM audit_log WHERE id = 2")).await;
+    database.close().await;
+    let salt = hex(&salt);
+    let digest: String =
+        Sha256::digest([&salt[..], value.as_bytes()].concat()).iter().map(|byte| format!("{byte:02x}")).collect();
+    if engine == Engine::Sqlite { format!("X'{digest}'") } else { format!("'\\x{digest}'") }
+}
+
+/// The bytes that hexadecimal digits stand for.
+fn hex(digits: &str) -> Vec<u8> {
+    (0..digits.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).expect("they are digits"))
+        .collect()
+}
+
 /// Runs statements with the triggers of the log out of the way, as an administrator of the database can.
 async fn tamper(site: &Site, engine: Engine, statements: &str) {
     let database = Database::connect(site.database_url("acme")).await;
     let (before, after) = match engine {
-        Engine::Sqlite => ("DROP TRIGGER audit_log_is_not_updated; DROP TRIGGER audit_log_is_not_deleted_from;", ""),
+        Engine::Sqlite => (
+            "DROP TRIGGER IF EXISTS audit_log_is_not_updated; DROP TRIGGER IF EXISTS audit_log_is_not_deleted_from;",
+            "",
+        ),
         _ => ("ALTER TABLE audit_log DISABLE TRIGGER USER;", "; ALTER TABLE audit_log ENABLE TRIGGER USER"),
     };
     database.execute(&format!("{before}{statements}{after}")).await;
@@ -163,6 +189,20 @@ on_both_databases! {
             let (code, text) = verify(&site);
             assert_eq!((code, text.as_str()), (1, "error: acme: row 2 of the audit log was changed\n"), "{column}");
         }
+    }
+
+    async fn a_value_can_be_erased_and_nothing_else(engine: Engine) {
+        let site = three_tokens(engine);
+        for column in ["actor", "network", "subject", "details"] {
+            let commitment = commitment(&site, engine, column).await;
+            tamper(&site, engine, &format!("UPDATE audit_log SET {column} = '', {column}_salt = {commitment} WHERE id = 2")).await;
+            assert_eq!(verify(&site), (0, "acme: the audit log is intact: 3 rows\n".to_owned()), "{column}");
+        }
+        tamper(&site, engine, "UPDATE audit_log SET actor = 'eve' WHERE id = 2").await;
+        assert_eq!(verify(&site), (1, "error: acme: row 2 of the audit log was changed\n".to_owned()));
+        let commitment = commitment(&site, engine, "subject").await;
+        tamper(&site, engine, &format!("UPDATE audit_log SET actor = '', subject_salt = {commitment} WHERE id = 2")).await;
+        assert_eq!(verify(&site), (1, "error: acme: row 2 of the audit log was changed\n".to_owned()));
     }
 
     async fn a_missing_row_is_found_also_at_the_end(engine: Engine) {
