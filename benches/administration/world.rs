@@ -67,6 +67,7 @@ impl World {
             true => format!("({seconds}) * 1000000"),
             false => format!("to_timestamp({seconds})"),
         };
+        let join = if self.is_sqlite() { "group_concat" } else { "string_agg" };
         let digest = if self.is_sqlite() { "randomblob(32)" } else { "sha256(n::text::bytea)" };
         let numbers = |name: &str, count: usize| {
             format!("{name}(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM {name} WHERE n < {count})")
@@ -81,9 +82,10 @@ impl World {
             ),
             // Other tokens in each hour, but for ten that are always active.
             format!(
-                "WITH RECURSIVE {}, {} INSERT INTO token_hours (hour, token_id, admitted, refused) \
-                 SELECT {}, CASE WHEN tokens.n <= 10 THEN tokens.n ELSE (hours.n * 13 + tokens.n) % {} + 11 END, \
-                 (hours.n * 7 + tokens.n * 31) % 300 + 1, (hours.n + tokens.n) % 40 / 39 FROM hours, tokens",
+                "WITH RECURSIVE {}, {} INSERT INTO token_hours (hour, counts) \
+                 SELECT {}, '[' || {join}('[' || CASE WHEN tokens.n <= 10 THEN tokens.n ELSE (hours.n * 13 + tokens.n) % {} + 11 END \
+                 || ',' || ((hours.n * 7 + tokens.n * 31) % 300 + 1) || ',' || ((hours.n + tokens.n) % 40 / 39) || ']', ',') || ']' \
+                 FROM hours, tokens GROUP BY hours.n",
                 numbers("hours", sizes.days * 24),
                 numbers("tokens", ACTIVE),
                 at(&format!("{hour} - (hours.n - 1) * 3600")),
@@ -97,14 +99,6 @@ impl World {
                 at("1700000000 + n * 60"),
             ),
         ];
-        if self.is_sqlite() {
-            // As the node writes them.
-            statements.push(
-                "INSERT INTO token_hour_lists (hour, counts) SELECT hour, group_concat(token_id || ' ' || admitted || ' ' \
-                 || refused, ' ') FROM token_hours GROUP BY hour"
-                    .to_owned(),
-            );
-        }
         for session in 0..SESSIONS {
             let digest: String = Sha256::digest(secret(session)).iter().map(|byte| format!("{byte:02x}")).collect();
             let digest = if self.is_sqlite() { format!("X'{digest}'") } else { format!("'\\x{digest}'") };

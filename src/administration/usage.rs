@@ -3,7 +3,7 @@
 //! What is stored lacks the last hour or two. Pages add what this node has not written yet, and take the minutes of the
 //! last hour from all nodes if Redis is there.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -64,14 +64,14 @@ pub(super) async fn charts(member: &Member<'_>) -> Result<[Chart; 2], StoreError
 pub(super) async fn of_last_day(
     member: &Member<'_>,
     tokens: &[i64],
-) -> Result<HashMap<i64, RequestCounts>, StoreError> {
+) -> Result<BTreeMap<i64, RequestCounts>, StoreError> {
     let now = member.now.as_second();
     // The current hour and the 23 before.
     let since = now - now.rem_euclid(3600) - 23 * 3600;
     let since = Timestamp::from_second(since).unwrap_or(Timestamp::UNIX_EPOCH);
     let usage = &member.visit.tenant.tokens.usage;
     let (stored, unwritten) = usage.with_unwritten(member.store.count_token_requests(tokens, since)).await;
-    let mut counts: HashMap<i64, RequestCounts> = stored?.into_iter().collect();
+    let mut counts = stored?;
     for hour in unwritten.into_iter().filter(|hour| hour.hour >= since && tokens.contains(&hour.token)) {
         counts.entry(hour.token).or_default().add(hour.counts);
     }

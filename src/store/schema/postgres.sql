@@ -262,14 +262,11 @@ COMMENT ON COLUMN tokens.last_used_network IS 'The network of its caller: an IPv
 COMMENT ON COLUMN tokens.form_key IS 'Identifies the HTML form that created it, so that sending the form again creates no second token.';
 
 CREATE TABLE token_hours (
-  hour timestamptz NOT NULL,
-  token_id bigint NOT NULL REFERENCES tokens ON DELETE CASCADE,
-  admitted bigint NOT NULL,
-  refused bigint NOT NULL,
-  PRIMARY KEY (hour, token_id)
+  hour timestamptz PRIMARY KEY,
+  counts text NOT NULL
 );
-COMMENT ON TABLE token_hours IS 'The requests of each token, by hours that had any. Written with a delay.';
-COMMENT ON COLUMN token_hours.refused IS 'Refused by the rate limit.';
+COMMENT ON TABLE token_hours IS 'The requests of the tokens in each hour that had any. Written with a delay.';
+COMMENT ON COLUMN token_hours.counts IS 'A JSON array with [token, admitted, refused] for each. Refused: by the rate limit.';
 
 -- 8. The administration area
 

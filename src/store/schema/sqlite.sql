@@ -240,20 +240,10 @@ CREATE UNIQUE INDEX tokens_form_key ON tokens (form_key) WHERE form_key IS NOT N
 -- Everything that the overview of the administration area needs to count tokens.
 CREATE INDEX tokens_overview ON tokens (expires_at, last_used_at, created_at) WHERE revoked_at IS NULL;
 
--- The requests of each token, by hours that had any. Written with a delay.
+-- The requests of the tokens in each hour that had any. Written with a delay.
 CREATE TABLE token_hours (
-  hour INTEGER NOT NULL,
-  token_id INTEGER NOT NULL REFERENCES tokens ON DELETE CASCADE,
-  admitted INTEGER NOT NULL,
-  refused INTEGER NOT NULL, -- by the rate limit
-  PRIMARY KEY (hour, token_id)
-) STRICT, WITHOUT ROWID;
-
--- The rows of token_hours, with one row for each hour: the token, admitted and refused, separated by blanks, for each token.
--- The overview of the administration area reads 30 days of them, which are tens of thousands of rows in the other table.
-CREATE TABLE token_hour_lists (
   hour INTEGER PRIMARY KEY,
-  counts TEXT NOT NULL
+  counts TEXT NOT NULL -- a JSON array with [token, admitted, refused] for each; refused: by the rate limit
 ) STRICT;
 
 -- 8. The administration area

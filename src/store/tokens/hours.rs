@@ -1,12 +1,11 @@
 //! Requests of each token in each hour: written behind together with the last uses, and read for charts.
 //!
-//! On SQLite, each hour is also kept as one row: a chart of 30 days would otherwise read tens of thousands of rows, at the
-//! expense of the node itself.
+//! Each hour is one row: a chart of 30 days would otherwise read tens of thousands of rows, which takes ten times as long.
 //!
 //! Several nodes write the same hour, so a write adds to what is stored. Adding twice would count twice. A write whose
 //! commit was not answered is therefore looked up by its [`CommitMark`] before it is tried again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -61,18 +60,31 @@ pub enum CommitMark {
 }
 
 /// Adds to the stored hours, and forgets old ones. Returns the mark of the write; `None` if there is nothing to add.
+///
+/// Leaves out tokens that the database doesn't have, as after it was restored: they must not keep the rest from being
+/// written.
 pub(super) async fn add(
     transaction: &mut Transaction,
     hours: &[TokenHour],
     now: Timestamp,
 ) -> Result<Option<CommitMark>, sqlx::Error> {
     let Some(first) = hours.first() else { return Ok(None) };
-    transaction.execute(upsert(transaction.sql(), hours)).await?;
-    remove_old(transaction, "DELETE FROM token_hours WHERE hour < ", now).await?;
-    if transaction.dialect() == Dialect::Sqlite {
-        transaction.execute(write_lists(transaction.sql(), hours)).await?;
-        remove_old(transaction, "DELETE FROM token_hour_lists WHERE hour < ", now).await?;
+    let tokens: BTreeSet<i64> = hours.iter().map(|of| of.token).collect();
+    let mut sql = transaction.sql();
+    sql.push("SELECT id FROM tokens WHERE id").in_ids(&tokens.into_iter().collect::<Vec<_>>());
+    let rows = transaction.fetch_all(sql).await?;
+    let known = rows.iter().map(|row| row.get(0)).collect::<Result<BTreeSet<i64>, _>>()?;
+    let mut added: BTreeMap<Timestamp, HourCounts> = BTreeMap::new();
+    for of in hours.iter().filter(|of| known.contains(&of.token)) {
+        added.entry(of.hour).or_default().entry(of.token).or_default().add(of.counts);
     }
+    // In their order, so that two nodes do not wait for each other.
+    for (hour, added) in added {
+        add_to_hour(transaction, hour, added).await?;
+    }
+    let mut sql = transaction.sql();
+    sql.push("DELETE FROM token_hours WHERE hour < ").bind(now - KEPT);
+    transaction.execute(sql).await?;
     let mut mark = transaction.sql();
     match transaction.dialect() {
         Dialect::Postgres => {
@@ -81,71 +93,51 @@ pub(super) async fn add(
             Ok(Some(CommitMark::Transaction(row.get(0)?)))
         }
         Dialect::Sqlite => {
-            let row = transaction.connection().fetch_optional(select_row(mark, first)).await?;
-            Ok(row.as_ref().map(read).transpose()?.map(CommitMark::Row))
+            let row = transaction.connection().fetch_optional(select_hour(mark, first.hour)).await?;
+            Ok(find(row.as_ref(), first)?.map(CommitMark::Row))
         }
     }
 }
 
-async fn remove_old(transaction: &mut Transaction, delete: &'static str, now: Timestamp) -> Result<(), sqlx::Error> {
+/// The requests of each token in an hour. Stored as a JSON array of `[token, admitted, refused]`.
+type HourCounts = BTreeMap<i64, RequestCounts>;
+
+/// Adds to the row of an hour.
+async fn add_to_hour(transaction: &mut Transaction, hour: Timestamp, added: HourCounts) -> Result<(), sqlx::Error> {
     let mut sql = transaction.sql();
-    sql.push(delete).bind(now - KEPT);
+    sql.push("INSERT INTO token_hours (hour, counts) VALUES (").bind(hour).push(", '[]') ON CONFLICT DO NOTHING");
+    transaction.execute(sql).await?;
+    let mut sql = select_hour(transaction.sql(), hour);
+    sql.push_either(" FOR UPDATE", "");
+    let row = transaction.connection().fetch_one(sql).await?;
+    let mut counts = read(&row)?;
+    for (token, more) in added {
+        counts.entry(token).or_default().add(more);
+    }
+    let counts: Vec<_> = counts.iter().map(|(token, counts)| (token, counts.admitted, counts.refused)).collect();
+    let mut sql = transaction.sql();
+    sql.push("UPDATE token_hours SET counts = ").bind(serde_json::to_string(&counts).expect("numbers are JSON"));
+    sql.push(" WHERE hour = ").bind(hour);
     transaction.execute(sql).await.map(drop)
 }
 
-/// Brings the rows that have a whole hour up to date.
-fn write_lists(mut sql: Sql, changed: &[TokenHour]) -> Sql {
-    let hours: BTreeSet<i64> = changed.iter().map(|of| of.hour.as_microsecond()).collect();
-    sql.push("INSERT INTO token_hour_lists (hour, counts) SELECT hour, ")
-        .push_each(LIST)
-        .push(" FROM token_hours WHERE ");
-    sql.push("hour").in_ids(&hours.into_iter().collect::<Vec<_>>()).push(" GROUP BY hour ");
-    sql.push("ON CONFLICT (hour) DO UPDATE SET counts = excluded.counts");
+fn select_hour(mut sql: Sql, hour: Timestamp) -> Sql {
+    sql.push("SELECT hour, counts FROM token_hours WHERE hour = ").bind(hour);
     sql
 }
 
-/// The requests of all tokens in an hour: `token admitted refused` of each, separated by blanks.
-const LIST: [&str; 2] = [
-    "string_agg(concat_ws(' ', token_id, admitted, refused), ' ')",
-    "group_concat(token_id || ' ' || admitted || ' ' || refused, ' ')",
-];
-
-/// Reads a [`LIST`]. `None` if it is something else.
-fn read_list(hour: Timestamp, list: &str, hours: &mut Vec<TokenHour>) -> Option<()> {
-    let mut numbers = list.split(' ').map(|number| number.parse::<i64>().ok());
-    while let Some(token) = numbers.next() {
-        let counts = RequestCounts { admitted: numbers.next()??, refused: numbers.next()?? };
-        hours.push(TokenHour { hour, token: token?, counts });
-    }
-    Some(())
+/// Reads the counts of a row with an hour and its counts.
+fn read(row: &Row) -> Result<HourCounts, sqlx::Error> {
+    let counts: Vec<(i64, i64, i64)> =
+        serde_json::from_str(row.text(1)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let with = |(token, admitted, refused)| (token, RequestCounts { admitted, refused });
+    Ok(counts.into_iter().map(with).collect())
 }
 
-/// Leaves out tokens that the database doesn't have, as after it was restored: they must not keep the rest from being
-/// written.
-fn upsert(mut sql: Sql, hours: &[TokenHour]) -> Sql {
-    let rows = hours.iter().map(|of| (of.hour.as_microsecond(), of.token, of.counts.admitted, of.counts.refused));
-    let rows = serde_json::to_string(&rows.collect::<Vec<_>>()).expect("numbers are JSON");
-    sql.push("INSERT INTO token_hours (hour, token_id, admitted, refused) SELECT ");
-    sql.push_either("to_timestamp(counted.hour / 1e6)", "counted.hour");
-    sql.push(", counted.token, counted.admitted, counted.refused FROM ");
-    let columns = [("hour", "bigint"), ("token", "bigint"), ("admitted", "bigint"), ("refused", "bigint")];
-    sql.push_rows(rows, &columns).push(" AS counted WHERE counted.token IN (SELECT id FROM tokens)");
-    sql.push(" ON CONFLICT (hour, token_id) DO UPDATE SET admitted = token_hours.admitted + excluded.admitted, ");
-    sql.push("refused = token_hours.refused + excluded.refused");
-    sql
-}
-
-const COLUMNS: &str = "hour, token_id, admitted, refused";
-
-fn read(row: &Row) -> Result<TokenHour, sqlx::Error> {
-    let counts = RequestCounts { admitted: row.get(2)?, refused: row.get(3)? };
-    Ok(TokenHour { hour: row.get(0)?, token: row.get(1)?, counts })
-}
-
-fn select_row(mut sql: Sql, of: &TokenHour) -> Sql {
-    sql.push("SELECT ").push(COLUMNS).push(" FROM token_hours WHERE hour = ").bind(of.hour);
-    sql.push(" AND token_id = ").bind(of.token);
-    sql
+/// The requests of the same token in the same hour, if the row has any.
+fn find(row: Option<&Row>, of: &TokenHour) -> Result<Option<TokenHour>, sqlx::Error> {
+    let counts = row.map(read).transpose()?.and_then(|counts| counts.get(&of.token).copied());
+    Ok(counts.map(|counts| TokenHour { counts, ..*of }))
 }
 
 impl Store {
@@ -168,8 +160,8 @@ impl Store {
                 })
             }
             CommitMark::Row(left) => {
-                let row = reader.fetch_optional(select_row(sql, &left)).await?;
-                Ok(Some(row.as_ref().map(read).transpose()? == Some(left)))
+                let row = reader.fetch_optional(select_hour(sql, left.hour)).await?;
+                Ok(Some(find(row.as_ref(), &left)? == Some(left)))
             }
         }
     }
@@ -181,15 +173,11 @@ impl Store {
     pub async fn list_token_hours(&self, since: Timestamp) -> Result<Vec<TokenHour>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        // A row an hour: with dozens of tokens, a row each would take several times as long.
-        sql.push("SELECT hour, ").push_either(LIST[0], "counts");
-        sql.push(" FROM ").push_either("token_hours", "token_hour_lists").push(" WHERE hour >= ").bind(since);
-        sql.push_either(" GROUP BY hour", "");
-        let rows = reader.fetch_all(sql).await?;
-        let mut hours = Vec::with_capacity(rows.len());
-        for row in &rows {
-            read_list(row.get(0)?, row.text(1)?, &mut hours)
-                .ok_or_else(|| sqlx::Error::Decode("a list of numbers has something else".into()))?;
+        sql.push("SELECT hour, counts FROM token_hours WHERE hour >= ").bind(since);
+        let mut hours = Vec::new();
+        for row in &reader.fetch_all(sql).await? {
+            let hour = row.get(0)?;
+            hours.extend(read(row)?.into_iter().map(|(token, counts)| TokenHour { hour, token, counts }));
         }
         Ok(hours)
     }
@@ -198,19 +186,12 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn count_token_requests(
-        &self,
-        tokens: &[i64],
-        since: Timestamp,
-    ) -> Result<Vec<(i64, RequestCounts)>, StoreError> {
-        let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        // Postgres adds up to its type numeric.
-        sql.push("SELECT token_id, CAST(sum(admitted) AS bigint), CAST(sum(refused) AS bigint) FROM token_hours");
-        sql.push(" WHERE hour >= ").bind(since).push(" AND token_id").in_ids(tokens).push(" GROUP BY token_id");
-        let rows = reader.fetch_all(sql).await?;
-        let read = |row: &Row| Ok((row.get(0)?, RequestCounts { admitted: row.get(1)?, refused: row.get(2)? }));
-        Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+    pub async fn count_token_requests(&self, tokens: &[i64], since: Timestamp) -> Result<HourCounts, StoreError> {
+        let mut counts = HourCounts::new();
+        for of in self.list_token_hours(since).await?.iter().filter(|of| tokens.contains(&of.token)) {
+            counts.entry(of.token).or_default().add(of.counts);
+        }
+        Ok(counts)
     }
 
     /// The names of some tokens.
