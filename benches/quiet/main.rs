@@ -9,6 +9,9 @@
 //! peer, `load` with all files open and with a fifth of them, `closed` against a bare loop of the same library, `memory` of
 //! open files, and `sync`, in which each sync of the disk takes 100 ms. Naming parts runs only those. `period` runs only if
 //! it is named: a load for more than an hour, after which the times of last use of all accounts are due to be written.
+//!
+//! `--before PROGRAM` names the program of another version. `closed` and `memory` then compare the two, in turn, each with
+//! files that it made itself.
 
 #![expect(clippy::print_stdout, reason = "the figures are the result")]
 
@@ -29,6 +32,7 @@ mod process;
 mod slow_sync;
 mod world;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use load::{Load, Outcome};
@@ -49,20 +53,25 @@ struct Arguments {
     rate: f64,
     length: Duration,
     parts: Vec<String>,
+    before: Option<PathBuf>,
 }
 
 impl Arguments {
     fn read() -> anyhow::Result<Self> {
-        let mut read = Self { accounts: 10_000, rate: 500.0, length: Duration::from_secs(60), parts: Vec::new() };
+        let mut read =
+            Self { accounts: 10_000, rate: 500.0, length: Duration::from_secs(60), parts: Vec::new(), before: None };
         let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
         while let Some(argument) = arguments.next() {
-            let mut value = || arguments.next().ok_or_else(|| anyhow::anyhow!("{argument} takes a number"));
+            let mut value = || arguments.next().ok_or_else(|| anyhow::anyhow!("{argument} takes a value"));
             match argument.as_str() {
+                "--before" => read.before = Some(value()?.into()),
                 "--accounts" => read.accounts = value()?.parse()?,
                 "--rate" => read.rate = value()?.parse()?,
                 "--seconds" => read.length = Duration::from_secs_f64(value()?.parse()?),
                 part if PARTS.contains(&part) => read.parts.push(argument),
-                _ => anyhow::bail!("{argument}: expected --accounts, --rate, --seconds, {}", PARTS.join(", ")),
+                _ => {
+                    anyhow::bail!("{argument}: expected --accounts, --rate, --seconds, --before, {}", PARTS.join(", "))
+                }
             }
         }
         Ok(read)
@@ -85,7 +94,9 @@ async fn main() -> anyhow::Result<()> {
     if !ON_SQLITE.iter().any(|part| arguments.has(part)) {
         return Ok(());
     }
-    let world = World::make(arguments.accounts)?;
+    let world = World::make(arguments.accounts, Path::new(world::PROGRAM))?;
+    let before = arguments.before.as_ref().map(|program| World::make(arguments.accounts, program)).transpose()?;
+    let versions: Vec<&World> = std::iter::once(&world).chain(&before).collect();
     println!(
         "{} accounts, {} KiB each, {:.0} calls a second for {:?}; load of the machine {}",
         arguments.accounts,
@@ -101,10 +112,12 @@ async fn main() -> anyhow::Result<()> {
         println!("  p99 with a fifth open / all open: {:.2}", ratio(|outcome| outcome.percentile(0.99)));
     }
     if arguments.has("closed") {
-        closed(&world).await?;
+        closed(&versions).await?;
     }
     if arguments.has("memory") {
-        memory(&world).await?;
+        for version in &versions {
+            memory(version).await?;
+        }
     }
     if arguments.has("sync") {
         slow_sync::measure(&world).await?;
@@ -162,29 +175,44 @@ fn figures(before: &Measured, after: &Measured, outcome: &Outcome, length: Durat
     )
 }
 
-/// Requests of accounts whose files are closed, against opening, asking and closing by the library.
-async fn closed(world: &World) -> anyhow::Result<()> {
+/// Requests of accounts whose files are closed, against opening, asking and closing by the library; of each version.
+async fn closed(versions: &[&World]) -> anyhow::Result<()> {
     /// How often both take turns, since a shared machine is not steady.
     const TURNS: usize = 5;
     const CALLS: usize = 500;
-    world.configure(world::FEWEST_OPEN)?;
-    let node = Node::start(world, &[])?;
-    load::call_each(node.address, world).await?;
-    let bare = bare::Bare::build(world)?;
-    let (mut requests, mut loops) = (Vec::new(), Vec::new());
-    for _ in 0..TURNS {
-        let before = node.measure().await?;
-        load::forms_in_turn(node.address, world, CALLS).await?;
-        let after = node.measure().await?;
-        anyhow::ensure!(after.opened - before.opened > 0.9 * CALLS as f64, "files were open");
-        requests.push((after.cpu - before.cpu).as_secs_f64() * 1e3 / CALLS as f64);
-        loops.push(bare.run(CALLS)?);
+    let mut turns = Vec::new();
+    for world in versions {
+        world.configure(world::FEWEST_OPEN)?;
+        let node = Node::start(world, &[])?;
+        load::call_each(node.address, world).await?;
+        turns.push((world, node, bare::Bare::build(world)?, [Vec::new(), Vec::new()]));
     }
-    let [request, bare] = [requests, loops].map(|mut times| {
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    });
-    println!("  closed: a request {request:.2} ms of CPU, the bare loop {bare:.2} ms: {:.2} times", request / bare);
+    for _ in 0..TURNS {
+        for (world, node, bare, [requests, loops]) in &mut turns {
+            let before = node.measure().await?;
+            load::forms_in_turn(node.address, world, CALLS).await?;
+            let after = node.measure().await?;
+            anyhow::ensure!(after.opened - before.opened > 0.9 * CALLS as f64, "files were open");
+            requests.push((after.cpu - before.cpu).as_secs_f64() * 1e3 / CALLS as f64);
+            loops.push(bare.run(CALLS)?);
+        }
+    }
+    let mut loops_of_all = Vec::new();
+    for (world, .., times) in turns {
+        let [request, bare] = times.map(|mut times| {
+            times.sort_by(f64::total_cmp);
+            times[times.len() / 2]
+        });
+        println!(
+            "  closed: a request {request:.2} ms of CPU, the bare loop {bare:.2} ms: {:.2} times; {}",
+            request / bare,
+            world.program.display()
+        );
+        loops_of_all.push(bare);
+    }
+    if let [now, before] = loops_of_all[..] {
+        println!("  closed: the bare loop now / before: {:.2}", now / before);
+    }
     Ok(())
 }
 

@@ -10,6 +10,9 @@ use tempfile::TempDir;
 
 use crate::process::checked;
 
+/// The program of this version.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_formgate");
+
 /// The fewest files that a part of the bench keeps open.
 pub(crate) const FEWEST_OPEN: usize = 3;
 
@@ -24,6 +27,8 @@ pub(crate) const SUBMISSIONS: u64 = 100;
 const BUDGET: u32 = 100_000;
 
 pub(crate) struct World {
+    /// The program that serves them, and that made their databases.
+    pub(crate) program: PathBuf,
     pub(crate) accounts: usize,
     /// Valid for each account, since all are copies.
     pub(crate) token: String,
@@ -33,8 +38,8 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn make(accounts: usize) -> anyhow::Result<Self> {
-        let world = Self::with_first(accounts, ["sqlite:data/t", ".db"])?;
+    pub(crate) fn make(accounts: usize, program: &Path) -> anyhow::Result<Self> {
+        let world = Self::by(program, accounts, ["sqlite:data/t", ".db"])?;
         for n in 1..accounts {
             fs::copy(world.file(0), world.file(n))?;
         }
@@ -43,8 +48,12 @@ impl World {
 
     /// Accounts whose URLs have these parts before and after their numbers. Only the first one has a database.
     pub(crate) fn with_first(accounts: usize, url: [&str; 2]) -> anyhow::Result<Self> {
+        Self::by(Path::new(PROGRAM), accounts, url)
+    }
+
+    fn by(program: &Path, accounts: usize, url: [&str; 2]) -> anyhow::Result<Self> {
         let (token, url) = (String::new(), url.map(str::to_owned));
-        let mut world = Self { accounts, token, url, folder: tempfile::tempdir()? };
+        let mut world = Self { program: program.to_owned(), accounts, token, url, folder: tempfile::tempdir()? };
         // As in the example of a configuration: the folder of the configuration itself is watched for changes.
         fs::create_dir(world.path("data"))?;
         world.write(1, FEWEST_OPEN)?;
@@ -59,7 +68,7 @@ impl World {
     /// The same accounts, with other URLs of their databases.
     pub(crate) fn with_urls(&self, url: [&str; 2]) -> anyhow::Result<Self> {
         let (token, url) = (self.token.clone(), url.map(str::to_owned));
-        Ok(Self { accounts: self.accounts, token, url, folder: tempfile::tempdir()? })
+        Ok(Self { program: self.program.clone(), accounts: self.accounts, token, url, folder: tempfile::tempdir()? })
     }
 
     /// Limits how many files, or connections to Postgres, are open at once.
@@ -85,7 +94,7 @@ impl World {
     }
 
     fn formgate(&self, arguments: &[&str]) -> anyhow::Result<String> {
-        checked(Command::new(env!("CARGO_BIN_EXE_formgate")).args(arguments).arg("--config").arg(self.config()))
+        checked(Command::new(&self.program).args(arguments).arg("--config").arg(self.config()))
     }
 
     pub(crate) fn config(&self) -> PathBuf {
