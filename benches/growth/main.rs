@@ -242,9 +242,8 @@ async fn filled(engine: Engine, folder: &Path, size: u64) -> anyhow::Result<Acco
         plain.execute(&statement).await;
     }
     let store = Store::open(&location, 2).await?;
-    // As in a database that has been in use: the counts are added up, and the planner knows how many there are.
-    let pending = "SELECT count(*) FROM listed_total_changes";
-    while plain.integers(pending).await != [0] {
+    // As in a database that has been in use: all is counted, and the planner knows how many there are.
+    while plain.integers("SELECT count(*) FROM stale_counts").await != [0] {
         drop(store.list_groups(&GroupFilter::default(), PageRequest { number: 1.try_into()?, size: 1 }).await?);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, truth};
-use super::totals::{CountedList, PENDING, not_negative};
+use super::totals::{CountedList, STALE, not_negative};
 use super::{Store, StoreError};
 
 /// A form as lists show it.
@@ -56,7 +56,7 @@ impl ListRecord<'_> for Element {
     }
 }
 
-/// The forms that are listed: those of the index `forms_listed`, which `listed_totals` counts.
+/// The forms that are listed: those of the index `forms_listed`, which `listed_counts` counts.
 const LISTED: &str = " FROM forms WHERE NOT disabled AND parent_id IS NULL";
 
 impl Store {
@@ -70,7 +70,7 @@ impl Store {
         let position = CountedList::Forms.write_skipped(&mut sql, page);
         sql.push("SELECT ");
         CountedList::Forms.write_total(&mut sql);
-        sql.push(", ").push_each(PENDING).push(", (").push_records(&["id", "name", "anonymous"]);
+        sql.push(", ").push(STALE).push(", (").push_records(&["id", "name", "anonymous"]);
         sql.push(" FROM (SELECT id, name, anonymous").push(LISTED);
         position.write_condition(&mut sql, "id");
         sql.push(" ORDER BY id");
@@ -78,7 +78,7 @@ impl Store {
         sql.push(") AS page)");
         let row = reader.fetch_one(sql).await?;
         drop(reader);
-        self.note_pending(row.get(1)?);
+        self.note_stale(row.get(1)?);
         Ok(Page { items: row.records(2)?, total: not_negative(row.get(0)?) })
     }
 

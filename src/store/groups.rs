@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use super::engine::{Retry, hold_row_memory};
 use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Row, Sql, truth};
-use super::totals::{self, CountedList, PENDING, PageStart, not_negative};
+use super::totals::{CountedList, MEMBERS, PageStart, STALE, not_negative};
 use super::{Store, StoreError, Texts};
 
 pub use change::{
@@ -161,11 +161,9 @@ fn write_listed(sql: &mut Sql, filter: &GroupFilter) {
 
 /// Adds an expression: how many members a group `g` has.
 fn write_member_count(sql: &mut Sql) {
-    sql.push("CASE WHEN g.built_in THEN ")
-        .push_each(totals::USERS)
-        .push(" ELSE ")
-        .push_each(totals::MEMBERS_OF_ONE)
-        .push(" END");
+    sql.push("CASE WHEN g.built_in THEN ");
+    CountedList::Users.write_total(sql);
+    sql.push(" ELSE ").push(MEMBERS).push(" END");
 }
 
 impl Store {
@@ -190,19 +188,19 @@ impl Store {
             write_listed(&mut sql, filter);
             sql.push(")");
         }
-        sql.push(", ").push_each(PENDING).push(", (");
+        sql.push(", ").push(STALE).push(", (");
         sql.push_records(&["g.id", "g.name", "g.external_id", "g.managed", "g.members"]);
-        sql.push(" FROM (SELECT g.id, g.name, g.external_id, g.managed, CASE WHEN g.built_in THEN ")
-            .push_each(totals::USERS);
-        sql.push(" ELSE ").push_each(totals::MEMBERS_OF_EACH).push(" END AS members FROM (SELECT *");
+        sql.push(" FROM (SELECT g.id, g.name, g.external_id, g.managed, ");
+        write_member_count(&mut sql);
+        sql.push(" AS members FROM (SELECT *");
         write_listed(&mut sql, filter);
         position.write_condition(&mut sql, "g.id");
         sql.push(" ORDER BY g.id");
         position.write_limit(&mut sql);
-        sql.push(") AS g").push_each(totals::CHANGES_OF_MEMBERS).push(" ORDER BY g.id) AS g)");
+        sql.push(") AS g ORDER BY g.id) AS g)");
         let row = reader.fetch_one(sql).await?;
         drop(reader);
-        self.note_pending(row.get(1)?);
+        self.note_stale(row.get(1)?);
         Ok(Page { items: row.records(2)?, total: not_negative(row.get(0)?) })
     }
 
@@ -222,10 +220,12 @@ impl Store {
         sql.push(" UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, u.email_folded, u.id FROM groups g ");
         sql.push("JOIN group_members m ON m.group_id = g.id JOIN users u ON u.id = m.user_id ");
         sql.push("WHERE NOT g.built_in AND g.id = ").bind(id);
-        sql.push(" AND ").push_each(totals::MEMBERS_OF_ONE).push(" <= ").bind(MAX_MEMBERS_AT_ONCE);
+        sql.push(" AND ").push(MEMBERS).push(" <= ").bind(MAX_MEMBERS_AT_ONCE);
         sql.push(" UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, u.email_folded, u.id FROM users u ");
         sql.push("WHERE CASE WHEN (SELECT g.built_in FROM groups g WHERE g.id = ").bind(id);
-        sql.push(") THEN ").push_each(totals::USERS).push(" <= ").bind(MAX_MEMBERS_AT_ONCE).push(" ELSE false END");
+        sql.push(") THEN ");
+        CountedList::Users.write_total(&mut sql);
+        sql.push(" <= ").bind(MAX_MEMBERS_AT_ONCE).push(" ELSE false END");
         sql.push(") AS shown ORDER BY folded").push_either(" COLLATE \"C\"", "").push(" NULLS FIRST, user_id");
         let (mut found, mut members, mut last) = (None, Members::default(), None);
         let mut each = |row: Row| {

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::timeout;
 
-pub(super) use intake::{UNNUMBERED, write_is_numbered, write_is_settled};
+pub(super) use intake::write_is_settled;
 pub(super) use overlay::Overlay;
 
 use super::engine::{Database, Retry, Transaction};
@@ -64,8 +64,7 @@ const FLUSH_PENDING_LISTS: &str = "SELECT gin_clean_pending_list(oid) FROM pg_cl
 
 /// Most of its time goes to the statistics of character pairs. Without them, a keyword of two characters that most
 /// documents contain takes twice as long.
-const ANALYZE: &str =
-    "ANALYZE listed_submissions, listed_documents, listed_terms, listed_by_label, listed_counts, listed_totals";
+const ANALYZE: &str = "ANALYZE listed_submissions, listed_documents, listed_terms, listed_by_label, listed_counts";
 
 /// After how many settled notes the intake of Postgres is vacuumed.
 ///
@@ -76,7 +75,7 @@ const NOTES_PER_VACUUM: usize = 2_000;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settler {
     lock: Arc<Mutex<()>>,
-    adding_up: Arc<Mutex<()>>,
+    recounting: Arc<Mutex<()>>,
     state: Arc<SettlerState>,
 }
 
@@ -99,9 +98,9 @@ impl Settler {
         begin(database, FOR_A_COMMAND).await
     }
 
-    /// A permit to add up changes of counts, unless this node does so already.
-    pub(super) fn try_to_add_up(&self) -> Option<OwnedMutexGuard<()>> {
-        Arc::clone(&self.adding_up).try_lock_owned().ok()
+    /// A permit to count lists again, unless this node does so already.
+    pub(super) fn try_to_recount(&self) -> Option<OwnedMutexGuard<()>> {
+        Arc::clone(&self.recounting).try_lock_owned().ok()
     }
 
     /// Counts a write. Returns whether it is one of every `writes`.
@@ -227,7 +226,7 @@ pub(super) async fn settle_all(database: &Database) -> Result<(), StoreError> {
     while !settle_some(database, FOR_A_COMMAND).await?.is_all {}
     vacuum(database).await;
     changes::forget_old(database).await?;
-    totals::add_up(database).await?;
+    totals::recount(database).await?;
     Ok(())
 }
 
@@ -341,7 +340,7 @@ pub(super) async fn settle_within(transaction: &mut Transaction, events: Events)
     keyword_indexes::drop_if_empty(transaction).await?;
     // All notes at once: until the transaction ends, each further DELETE would read the rows deleted before.
     while settle_in(transaction, i64::MAX, None, events).await?.notes > 0 {}
-    totals::add_up_within(transaction).await?;
+    totals::recount_within(transaction).await?;
     keyword_indexes::create_missing(transaction).await?;
     if is_postgres {
         run(transaction, FLUSH_PENDING_LISTS).await?;

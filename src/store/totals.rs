@@ -1,24 +1,26 @@
 //! How many forms, groups, users and members there are, without counting rows, and where a page far inside a list
 //! begins.
 //!
-//! Triggers append what a statement adds to or removes from a count to `listed_total_changes`, in the writer's own
-//! transaction; a settler adds these changes to `listed_totals` later. A count is the kept one plus the changes, read
-//! by one statement, so it is exact at once, also on a standby, and no request waits for a settler. Submissions need the
-//! intake instead, because what is derived from them depends on rows that other transactions may be changing. Whether
-//! a form, group, user or member counts depends on its own row only, so its writer knows.
+//! Writers only note which counts may be wrong now, in the table `stale_counts` and in their own transaction. A list counts
+//! the noted ones itself and takes all others from `listed_counts`, in one statement, so it is exact at once, also on a
+//! standby, and no request waits for a settler. Later a settler counts the noted ones again, and deletes the notes in the
+//! same transaction. A note that was not necessary changes nothing, so it does not matter how often a trigger fires. On
+//! Postgres, the settler deletes only notes that it sees, and counts after that: what another transaction writes meanwhile
+//! keeps its note.
 //!
-//! On SQLite, which has one writer at a time, the trigger adds to the count itself, and there are never any changes.
-//!
-//! Forms and groups are also counted in blocks of 1,024 ids. A page far inside skips whole blocks by their counts, and
-//! at most one block row by row. Ids from a sequence fill their blocks, so a hundred thousand rows are a hundred blocks;
-//! with scattered ids, a page costs no more than the offset that it replaces.
+//! Forms, groups and users are counted in blocks of 1,024 ids. So a note costs a list at most a thousand rows, and a page far
+//! inside skips whole blocks by their counts, and at most one block row by row. Ids from a sequence fill their blocks, so a
+//! hundred thousand rows are a hundred blocks; with scattered ids, a page costs no more than the offset that it replaces.
+//! Members are counted by group.
 //!
 //! Left out: a kept order of the members of each group. It would make far pages of huge groups flat, but writing a
 //! group would cost twice as much, and whoever wants all members reads them as one answer.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::engine::{Database, Transaction};
 use super::settle::Settler;
-use super::statement::{Dialect, PageRequest, PageScan, SortDirection, Sql};
+use super::statement::{Dialect, JsonRows, PageRequest, PageScan, SortDirection, Sql};
 use super::{Store, StoreError, with_causes};
 
 /// What is counted as one list in the order of its ids.
@@ -27,25 +29,69 @@ pub(super) enum CountedList {
     Forms,
     Groups,
     ManagedGroups,
+    Users,
 }
 
 impl CountedList {
+    const ALL: [Self; 4] = [Self::Forms, Self::Groups, Self::ManagedGroups, Self::Users];
+
+    /// `counted` in the table `listed_counts`.
     fn literal(self) -> &'static str {
         match self {
             Self::Forms => "'forms'",
             Self::Groups => "'groups'",
             Self::ManagedGroups => "'managed groups'",
+            Self::Users => "'users'",
         }
+    }
+
+    /// `counted` in the table `stale_counts`.
+    fn noted(self) -> &'static str {
+        match self {
+            Self::ManagedGroups => "'groups'",
+            _ => self.literal(),
+        }
+    }
+
+    /// The rows, with a condition to which more can be added.
+    fn rows(self) -> &'static str {
+        match self {
+            Self::Forms => " FROM forms WHERE NOT disabled AND parent_id IS NULL",
+            Self::Groups => " FROM groups WHERE true",
+            Self::ManagedGroups => " FROM groups WHERE managed",
+            Self::Users => " FROM users WHERE true",
+        }
+    }
+
+    /// Adds an expression: how many there are in the block `n.key`.
+    fn write_block(self, sql: &mut Sql) {
+        sql.push("(SELECT count(*)").push(self.rows());
+        sql.push(" AND id BETWEEN n.key << 10 AND (n.key << 10) + 1023)");
+    }
+
+    /// Adds a condition: whether the counts of all blocks may be wrong.
+    fn write_all_are_stale(self, sql: &mut Sql) {
+        sql.push("EXISTS (SELECT 1 FROM stale_counts WHERE counted = ").push(self.noted()).push(" AND key = -1)");
+    }
+
+    /// Adds a table expression `n (key)`: the blocks whose counts may be wrong.
+    fn write_stale(self, sql: &mut Sql) {
+        sql.push("(SELECT DISTINCT key FROM stale_counts WHERE counted = ").push(self.noted());
+        sql.push(" AND key >= 0) AS n");
     }
 
     /// Adds an expression: how many there are.
     pub(super) fn write_total(self, sql: &mut Sql) {
-        sql.push_either("(SELECT CAST(coalesce(sum(listed), 0) AS bigint) FROM (", "coalesce((");
-        sql.push("SELECT listed FROM listed_totals WHERE counted = ").push(self.literal()).push(" AND key = -1");
-        if sql.dialect() == Dialect::Postgres {
-            sql.push(" UNION ALL SELECT listed FROM listed_total_changes WHERE counted = ").push(self.literal());
-        }
-        sql.push_either(") AS parts)", "), 0)");
+        sql.push("CASE WHEN ");
+        self.write_all_are_stale(sql);
+        sql.push(" THEN (SELECT count(*)").push(self.rows()).push(") ELSE CAST(");
+        sql.push("coalesce((SELECT listed FROM listed_counts WHERE counted = ").push(self.literal());
+        sql.push(" AND key = -1 AND status = ''), 0) + coalesce((SELECT sum(");
+        self.write_block(sql);
+        sql.push(" - coalesce((SELECT c.listed FROM listed_counts c WHERE c.counted = ").push(self.literal());
+        sql.push(" AND c.key = n.key AND c.status = ''), 0)) FROM ");
+        self.write_stale(sql);
+        sql.push("), 0) AS bigint) END");
     }
 
     /// Adds the start of a statement whose pages may be far inside: the table `skipped (listed, before_id)`.
@@ -53,16 +99,58 @@ impl CountedList {
         if page.offset() < MAX_SKIPPED {
             return PageStart::Offset(page);
         }
-        sql.push("WITH blocks (key, listed) AS (SELECT key, sum(listed) FROM (");
-        sql.push("SELECT key, listed FROM listed_totals WHERE counted = ").push(self.literal()).push(" AND key >= 0 ");
-        sql.push("UNION ALL SELECT key, listed FROM listed_total_changes WHERE counted = ").push(self.literal());
-        sql.push(") AS parts GROUP BY key), skipped (listed, before_id) AS (");
+        sql.push("WITH blocks (key, listed) AS (SELECT key, listed FROM listed_counts WHERE counted = ");
+        sql.push(self.literal()).push(" AND key >= 0 AND status = '' AND key NOT IN (SELECT n.key FROM ");
+        self.write_stale(sql);
+        sql.push(") UNION ALL SELECT n.key, ");
+        self.write_block(sql);
+        sql.push(" FROM ");
+        self.write_stale(sql);
+        sql.push("), skipped (listed, before_id) AS (");
         sql.push("SELECT CAST(coalesce(max(through), 0) AS bigint), coalesce(max(key) + 1, 0) << 10 FROM (");
         sql.push("SELECT key, sum(listed) OVER (ORDER BY key) AS through FROM blocks) AS running WHERE through <= ");
-        sql.bind(page.offset()).push(") ");
+        sql.bind(page.offset()).push(" AND NOT ");
+        self.write_all_are_stale(sql);
+        sql.push(") ");
         PageStart::Skipped(page)
     }
+
+    /// Counts some blocks again; without blocks, all.
+    async fn recount(self, transaction: &mut Transaction, blocks: Option<&[i64]>) -> Result<(), StoreError> {
+        let mut sql = transaction.sql();
+        sql.push("DELETE FROM listed_counts WHERE counted = ").push(self.literal());
+        if let Some(blocks) = blocks {
+            sql.push(" AND (key = -1 OR key").in_ids(blocks).push(")");
+        }
+        transaction.execute(sql).await?;
+        let mut sql = transaction.sql();
+        sql.push(INSERT).push("SELECT ").push(self.literal());
+        match blocks {
+            Some(blocks) => {
+                let mut keys = JsonRows::new();
+                blocks.iter().for_each(|key| keys.push(&(key,)));
+                sql.push(", key, '', listed FROM (SELECT n.key, ");
+                self.write_block(&mut sql);
+                sql.push(" AS listed FROM ").push_rows(keys.text(), &[("key", "bigint")]);
+                sql.push(" AS n) AS counted WHERE listed > 0");
+            }
+            None => {
+                sql.push(", id >> 10, '', count(*)").push(self.rows()).push(" GROUP BY 2");
+            }
+        }
+        transaction.execute(sql).await?;
+        let mut sql = transaction.sql();
+        sql.push(INSERT)
+            .push("SELECT ")
+            .push(self.literal())
+            .push(", -1, '', sum(listed) FROM listed_counts WHERE counted = ");
+        sql.push(self.literal()).push(" HAVING sum(listed) > 0");
+        transaction.execute(sql).await?;
+        Ok(())
+    }
 }
+
+const INSERT: &str = "INSERT INTO listed_counts (counted, key, status, listed) ";
 
 /// How many rows of an index are skipped one by one, before blocks are skipped by their counts.
 ///
@@ -96,171 +184,164 @@ impl PageStart {
     }
 }
 
-/// A count, of which the triggers keep that it is never negative.
+/// A count, which is never negative.
 pub(super) fn not_negative(count: i64) -> u64 {
     u64::try_from(count).unwrap_or_default()
 }
 
-/// An expression: how many users there are. Like those below for Postgres, and for SQLite, which has no changes to add.
-pub(super) const USERS: [&str; 2] = [
-    "(SELECT CAST(coalesce(sum(listed), 0) AS bigint) FROM (\
-        SELECT listed FROM listed_totals WHERE counted = 'users' AND key = 0 \
-        UNION ALL SELECT listed FROM listed_total_changes WHERE counted = 'users') AS parts)",
-    "coalesce((SELECT listed FROM listed_totals WHERE counted = 'users' AND key = 0), 0)",
-];
+/// An expression: how many members a group `g` has. The counts are looked up, not joined: Postgres would join by sorting the
+/// counts of all groups, until its statistics know how many there are.
+pub(super) const MEMBERS: &str = "CASE WHEN g.id IN (SELECT key FROM stale_counts WHERE counted = 'members') \
+    OR -1 IN (SELECT key FROM stale_counts WHERE counted = 'members') \
+    THEN (SELECT count(*) FROM group_members c WHERE c.group_id = g.id) \
+    ELSE coalesce((SELECT listed FROM listed_counts WHERE counted = 'members' AND key = g.id AND status = ''), 0) END";
 
-/// An expression: how many members a group `g` has. Reads all changes, so it is for one group.
-pub(super) const MEMBERS_OF_ONE: [&str; 2] = [
-    "(SELECT CAST(coalesce(sum(listed), 0) AS bigint) FROM (\
-        SELECT listed FROM listed_totals WHERE counted = 'members' AND key = g.id \
-        UNION ALL SELECT listed FROM listed_total_changes WHERE counted = 'members' AND key = g.id) AS parts)",
-    "coalesce((SELECT listed FROM listed_totals WHERE counted = 'members' AND key = g.id), 0)",
-];
+/// An expression: what it costs lists to count the noted ones themselves. A note is 1, and as many again for every 500 rows.
+pub(super) const STALE: &str = "(SELECT CAST(coalesce(sum(1 + coalesce((SELECT c.listed FROM listed_counts c \
+    WHERE c.counted = n.counted AND c.key = n.key AND c.status = ''), 0) / 500), 0) AS bigint) FROM stale_counts n)";
 
-/// A table to join to groups `g`, for [`MEMBERS_OF_EACH`]. The changes are read once, however many groups there are.
-pub(super) const CHANGES_OF_MEMBERS: [&str; 2] = [
-    " LEFT JOIN (SELECT key, CAST(sum(listed) AS bigint) AS listed FROM listed_total_changes \
-        WHERE counted = 'members' GROUP BY key) AS c ON c.key = g.id",
-    "",
-];
-
-/// An expression: how many members each group has. Looked up for each, not joined: Postgres would join by sorting the counts of all
-/// groups, until its statistics know how many there are.
-pub(super) const MEMBERS_OF_EACH: [&str; 2] = [
-    "coalesce((SELECT listed FROM listed_totals WHERE counted = 'members' AND key = g.id), 0) + coalesce(c.listed, 0)",
-    "coalesce((SELECT listed FROM listed_totals WHERE counted = 'members' AND key = g.id), 0)",
-];
-
-/// An expression: how many changes are not added up yet.
-pub(super) const PENDING: [&str; 2] = ["(SELECT count(*) FROM listed_total_changes)", "0"];
-
-/// How many changes a list may read before they are added up.
+/// From which cost on the noted ones are counted again.
 ///
-/// Larger: lists read more changes, at about 100 ns each. Smaller: more transactions add up.
-const MAX_PENDING: i64 = 200;
+/// Larger: lists take longer, up to 50 µs for each. Smaller: more transactions count.
+const MAX_STALE: i64 = 20;
 
-/// After how many writes of groups of this node the changes are added up, if no list is read.
+/// After how many writes of groups of this node the noted ones are counted again, if no list is read.
 ///
-/// Larger: the next list reads more changes. Smaller: more transactions add up.
-const WRITES_PER_SETTLING: usize = 100;
-
-const ADD_UP: [&str; 2] = [
-    "WITH change AS (DELETE FROM listed_total_changes RETURNING counted, key, listed) \
-        INSERT INTO listed_totals AS kept (counted, key, listed) \
-        SELECT counted, key, sum(listed) FROM (SELECT counted, key, listed FROM change \
-        UNION ALL SELECT counted, -1, listed FROM change WHERE counted IN ('forms', 'groups', 'managed groups')) AS added \
-        GROUP BY 1, 2 HAVING sum(listed) <> 0 \
-        ON CONFLICT (counted, key) DO UPDATE SET listed = kept.listed + excluded.listed",
-    "DELETE FROM listed_totals WHERE listed = 0",
-];
+/// Larger: the next list reads more rows. Smaller: more transactions count.
+const WRITES_PER_RECOUNT: usize = 100;
 
 impl Store {
-    /// Adds up the changes in the background if a list has read many.
-    pub(super) fn note_pending(&self, pending: i64) {
-        if pending > MAX_PENDING {
-            self.add_up_later();
+    /// Counts again in the background if that saves lists time.
+    pub(super) fn note_stale(&self, cost: i64) {
+        if cost > MAX_STALE {
+            self.recount_later();
         }
     }
 
-    /// Counts a write of a group, and adds up the changes now and then.
+    /// Counts a write of a group, and counts again now and then.
     pub(super) fn note_group_write(&self) {
-        if self.database.dialect() == Dialect::Postgres && self.settler.counts_to(WRITES_PER_SETTLING) {
-            self.add_up_later();
+        if self.settler.counts_to(WRITES_PER_RECOUNT) {
+            self.recount_later();
         }
     }
 
-    fn add_up_later(&self) {
-        let Some(turn) = self.settler.try_to_add_up() else { return };
+    fn recount_later(&self) {
+        let Some(turn) = self.settler.try_to_recount() else { return };
         let database = self.database.clone();
         tokio::spawn(async move {
             let _turn = turn;
-            if let Err(error) = add_up(&database).await {
-                tracing::debug!(
-                    cause = with_causes(&error),
-                    "changes of counts could not be added up; read as they are"
-                );
+            if let Err(error) = recount(&database).await {
+                tracing::debug!(cause = with_causes(&error), "lists could not be counted again; they count themselves");
             }
         });
     }
 }
 
-/// Adds the changes to the counts, one settler at a time.
-pub(super) async fn add_up(database: &Database) -> Result<(), StoreError> {
-    if database.dialect() == Dialect::Sqlite {
-        return Ok(());
-    }
+/// Counts again what is noted, one settler at a time.
+pub(super) async fn recount(database: &Database) -> Result<(), StoreError> {
     let mut transaction = Settler::begin_for_a_request(database).await?;
-    add_up_within(&mut transaction).await?;
+    recount_within(&mut transaction).await?;
     transaction.commit().await?;
     // Each list reads the dead rows too.
-    if let Ok(mut writer) = database.writer().await {
-        writer.vacuum("listed_total_changes").await.ok();
+    if database.dialect() == Dialect::Postgres
+        && let Ok(mut writer) = database.writer().await
+    {
+        writer.vacuum("stale_counts").await.ok();
     }
     Ok(())
 }
 
-/// Lets a transaction insert counts. Those that others insert, as in a restore of a dump, are dropped.
-const MAY_ADD_UP: &str = "SET LOCAL formgate.adds_up = 'on'";
-
-/// Adds the changes to the counts, those of the transaction itself included.
-pub(super) async fn add_up_within(transaction: &mut Transaction) -> Result<(), StoreError> {
-    if transaction.dialect() == Dialect::Postgres {
-        transaction.command(MAY_ADD_UP).await?;
-        for statement in ADD_UP {
-            let mut sql = transaction.sql();
-            sql.push(statement);
-            transaction.execute(sql).await?;
+/// Counts again what is noted, by the transaction itself too.
+pub(super) async fn recount_within(transaction: &mut Transaction) -> Result<(), StoreError> {
+    let mut sql = transaction.sql();
+    sql.push_either(
+        "WITH note AS (DELETE FROM stale_counts RETURNING counted, key) SELECT DISTINCT counted, key FROM note",
+        "SELECT DISTINCT counted, key FROM stale_counts",
+    );
+    let notes = transaction.fetch_all(sql).await?;
+    if notes.is_empty() {
+        return Ok(());
+    }
+    if transaction.dialect() == Dialect::Sqlite {
+        transaction.command("DELETE FROM stale_counts").await?;
+    }
+    let mut noted: BTreeMap<String, BTreeSet<i64>> = BTreeMap::new();
+    for note in &notes {
+        noted.entry(note.get(0)?).or_default().insert(note.get(1)?);
+    }
+    for (counted, keys) in noted {
+        let keys: Vec<i64> = keys.into_iter().collect();
+        let keys = (!keys.contains(&-1)).then_some(keys.as_slice());
+        let lists: &[CountedList] = match counted.as_str() {
+            "forms" => &[CountedList::Forms],
+            "groups" => &[CountedList::Groups, CountedList::ManagedGroups],
+            "users" => &[CountedList::Users],
+            _ => &[],
+        };
+        for list in lists {
+            list.recount(transaction, keys).await?;
+        }
+        if lists.is_empty() {
+            recount_members(transaction, keys).await?;
         }
     }
     Ok(())
 }
 
-/// What the counts should be.
-const RECOUNT: &str = "SELECT 'forms' AS counted, id >> 10 AS key, count(*) AS listed FROM forms \
-    WHERE NOT disabled AND parent_id IS NULL GROUP BY 2 \
-    UNION ALL SELECT 'groups', id >> 10, count(*) FROM groups GROUP BY 2 \
-    UNION ALL SELECT 'managed groups', id >> 10, count(*) FROM groups WHERE managed GROUP BY 2 \
-    UNION ALL SELECT 'forms', -1, count(*) FROM forms WHERE NOT disabled AND parent_id IS NULL \
-    UNION ALL SELECT 'groups', -1, count(*) FROM groups \
-    UNION ALL SELECT 'managed groups', -1, count(*) FROM groups WHERE managed \
-    UNION ALL SELECT 'users', 0, count(*) FROM users \
-    UNION ALL SELECT 'members', group_id, count(*) FROM group_members GROUP BY 2";
-
-/// Adds a query of how many counts are wrong.
-pub(super) fn write_count_wrong(sql: &mut Sql) {
-    sql.push("SELECT count(*) FROM (SELECT counted, key FROM (SELECT counted, key, listed FROM (").push(RECOUNT);
-    sql.push(") AS recounted WHERE listed <> 0 UNION ALL SELECT counted, key, -listed FROM listed_totals ");
-    sql.push("UNION ALL SELECT counted, key, -listed FROM listed_total_changes ");
-    sql.push(
-        "UNION ALL SELECT counted, -1, -listed FROM listed_total_changes WHERE counted NOT IN ('users', 'members')",
-    );
-    sql.push(") AS differences GROUP BY counted, key HAVING sum(listed) <> 0) AS wrong");
+/// Counts the members of some groups again; without groups, of all.
+async fn recount_members(transaction: &mut Transaction, groups: Option<&[i64]>) -> Result<(), StoreError> {
+    let mut sql = transaction.sql();
+    sql.push("DELETE FROM listed_counts WHERE counted = 'members'");
+    if let Some(groups) = groups {
+        sql.push(" AND key").in_ids(groups);
+    }
+    transaction.execute(sql).await?;
+    let mut sql = transaction.sql();
+    sql.push(INSERT).push("SELECT 'members', group_id, '', count(*) FROM group_members");
+    if let Some(groups) = groups {
+        sql.push(" WHERE group_id").in_ids(groups);
+    }
+    sql.push(" GROUP BY group_id");
+    transaction.execute(sql).await?;
+    Ok(())
 }
 
-/// Recounts, while writers of these tables wait. Returns how many counts were wrong.
+/// Adds a query of how many counts are wrong, apart from noted ones.
+pub(super) fn write_count_wrong(sql: &mut Sql) {
+    sql.push("SELECT count(*) FROM (SELECT counted, key FROM (");
+    for list in CountedList::ALL {
+        sql.push("SELECT ").push(list.literal()).push(" AS counted, ").push(list.noted()).push(" AS noted, ");
+        sql.push("id >> 10 AS key, count(*) AS listed").push(list.rows()).push(" GROUP BY id >> 10 UNION ALL ");
+    }
+    sql.push("SELECT 'members', 'members', group_id, count(*) FROM group_members GROUP BY group_id ");
+    sql.push(
+        "UNION ALL SELECT counted, CASE counted WHEN 'managed groups' THEN 'groups' ELSE counted END, key, -listed ",
+    );
+    sql.push(
+        "FROM listed_counts WHERE counted IN ('forms', 'groups', 'managed groups', 'users', 'members') AND key >= 0 ",
+    );
+    // The total is that of the kept counts, also of noted ones.
+    sql.push(
+        "UNION ALL SELECT counted, 'total', -1, CASE key WHEN -1 THEN -listed ELSE listed END FROM listed_counts ",
+    );
+    sql.push("WHERE counted IN ('forms', 'groups', 'managed groups', 'users')");
+    sql.push(") AS differences WHERE NOT EXISTS (SELECT 1 FROM stale_counts n ");
+    sql.push("WHERE n.counted = differences.noted AND n.key IN (differences.key, -1)) ");
+    sql.push("GROUP BY counted, key HAVING sum(listed) <> 0) AS wrong");
+}
+
+/// Counts everything again if a count is wrong. Returns how many were.
 pub(super) async fn repair(database: &Database) -> Result<u64, StoreError> {
-    add_up(database).await?;
+    recount(database).await?;
     let mut transaction = Settler::begin_for_a_command(database).await?;
     let mut sql = transaction.sql();
     write_count_wrong(&mut sql);
-    let maybe_wrong: i64 = transaction.fetch_all(sql).await?.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
-    if maybe_wrong == 0 {
-        return Ok(0);
-    }
-    if transaction.dialect() == Dialect::Postgres {
-        transaction.command("LOCK TABLE forms, groups, users, group_members IN SHARE ROW EXCLUSIVE MODE").await?;
-    }
-    let mut sql = transaction.sql();
-    write_count_wrong(&mut sql);
     let wrong: i64 = transaction.fetch_all(sql).await?.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
-    add_up_within(&mut transaction).await?;
-    for statement in ["DELETE FROM listed_totals", "INSERT INTO listed_totals (counted, key, listed) "] {
+    if wrong > 0 {
         let mut sql = transaction.sql();
-        sql.push(statement);
-        if statement.starts_with("INSERT") {
-            sql.push(RECOUNT);
-        }
+        sql.push("INSERT INTO stale_counts SELECT column1, -1 FROM (VALUES ('forms'), ('groups'), ('users'), ('members')) AS all_counts");
         transaction.execute(sql).await?;
+        recount_within(&mut transaction).await?;
     }
     transaction.commit().await?;
     Ok(wrong.unsigned_abs())

@@ -6,7 +6,7 @@ use super::{Change, ChangeCursor, ChangeKind, ChangePage};
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
 use crate::store::search::write_with_sub_forms;
-use crate::store::settle::{UNNUMBERED, write_is_numbered};
+use crate::store::settle::write_is_settled;
 use crate::store::statement::{Row, Sql};
 use crate::store::submissions::read_submissions;
 
@@ -40,7 +40,7 @@ impl LogState {
     pub(super) async fn read(reader: &mut PooledConnection) -> Result<Self, sqlx::Error> {
         let mut sql = reader.sql();
         sql.push("SELECT epoch, last_seq, forgotten_seq, ");
-        write_is_numbered(&mut sql);
+        write_is_settled(&mut sql);
         sql.push(" FROM change_state");
         let row = reader.fetch_one(sql).await?;
         Ok(Self { epoch: row.get(0)?, last: row.get(1)?, forgotten: row.get(2)?, is_numbered: row.get(3)? })
@@ -99,18 +99,17 @@ async fn unnumbered_among(reader: &mut PooledConnection, entries: &[LogEntry]) -
         return Ok(HashSet::new());
     }
     let mut sql = reader.sql();
-    sql.push("WITH ").push(UNNUMBERED);
-    sql.push(" SELECT submission_id FROM noted WHERE submission_id").in_ids(&ids);
+    sql.push("SELECT submission_id FROM intake WHERE submission_id").in_ids(&ids);
     // The parents that show a noted submission, and those that showed it.
-    sql.push(" UNION SELECT s.parent_id FROM noted n JOIN submissions s ON s.id = n.submission_id WHERE s.parent_id");
+    sql.push(" UNION SELECT s.parent_id FROM intake n JOIN submissions s ON s.id = n.submission_id WHERE s.parent_id");
     sql.in_ids(&ids);
-    sql.push(" UNION SELECT c.shown_in FROM noted n JOIN submission_changes c ON c.submission_id = n.submission_id ");
+    sql.push(" UNION SELECT c.shown_in FROM intake n JOIN submission_changes c ON c.submission_id = n.submission_id ");
     sql.push("WHERE c.shown_in").in_ids(&ids);
     // Children that may be shown elsewhere now.
-    sql.push(" UNION SELECT s.id FROM noted n JOIN submissions s ON s.parent_id = n.submission_id WHERE n.children ");
+    sql.push(" UNION SELECT s.id FROM intake n JOIN submissions s ON s.parent_id = n.submission_id WHERE n.children ");
     sql.push("AND s.id").in_ids(&ids);
     // A note about a form, or everything.
-    sql.push(" UNION SELECT NULL FROM noted WHERE submission_id IS NULL");
+    sql.push(" UNION SELECT NULL FROM intake WHERE submission_id IS NULL");
     let rows = reader.fetch_all(sql).await?;
     let found: HashSet<Option<i64>> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
     Ok(if found.contains(&None) { ids.into_iter().collect() } else { found.into_iter().flatten().collect() })

@@ -10,7 +10,7 @@
 use super::{Members, StoreError};
 use crate::store::Store;
 use crate::store::statement::{Dialect, Row, Sql};
-use crate::store::totals;
+use crate::store::totals::{CountedList, not_negative};
 
 /// The most members of a batch.
 ///
@@ -57,8 +57,9 @@ impl MemberReader {
         let walks_users = dialect == Dialect::Sqlite && !built_in && {
             let mut reader = store.database.reader().await?;
             let mut sql = reader.sql();
-            sql.push("SELECT ").push_each(totals::USERS);
-            let users = totals::not_negative(reader.fetch_one(sql).await?.get(0)?);
+            sql.push("SELECT ");
+            CountedList::Users.write_total(&mut sql);
+            let users = not_negative(reader.fetch_one(sql).await?.get(0)?);
             // Sorting reads every member for every batch.
             users < members.saturating_mul(members.div_ceil(BATCH.unsigned_abs()))
         };

@@ -129,7 +129,7 @@ pub(super) async fn replace_members(
 
 pub(super) async fn count_members(transaction: &mut Transaction, id: i64) -> Result<u64, sqlx::Error> {
     let mut sql = transaction.sql();
-    sql.push("SELECT ").push_each(totals::MEMBERS_OF_ONE).push(" FROM groups g WHERE g.id = ").bind(id);
+    sql.push("SELECT ").push(totals::MEMBERS).push(" FROM groups g WHERE g.id = ").bind(id);
     let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
     Ok(totals::not_negative(row.get(0)?))
 }

@@ -193,8 +193,9 @@ async fn update(
 }
 
 /// An id above every id that a group has or had.
-const NEXT_ID_ON_SQLITE: &str = "SELECT max(last, (SELECT coalesce(max(id), 0) FROM groups WHERE NOT built_in)) + 1 \
-    FROM group_ids";
+const NEXT_ID_ON_SQLITE: &str = "SELECT max(\
+    coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'groups' AND seq < 9007199254740991), 0), \
+    (SELECT coalesce(max(id), 0) FROM groups WHERE NOT built_in)) + 1";
 
 async fn create(
     transaction: &mut Transaction,

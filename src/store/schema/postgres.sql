@@ -183,8 +183,7 @@ CREATE TABLE submission_flow_steps (
 COMMENT ON TABLE submission_flow_steps IS 'The workflow steps that a submission is at.';
 CREATE INDEX submission_flow_steps_step ON submission_flow_steps (flow_step_id, submission_id);
 
--- 5. One level of children
-
+-- One level of children.
 -- Two concurrent transactions can pass these checks together. Then the lower submission is shown nowhere.
 CREATE FUNCTION formgate_check_parent() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
@@ -223,7 +222,7 @@ CREATE TRIGGER forms_graduating AFTER INSERT OR UPDATE OF graduated ON forms
 
 -- What formgate owns
 
--- 6. The identity of the database
+-- 5. The identity of the database
 
 CREATE TABLE database_identity (
   id text NOT NULL DEFAULT replace(gen_random_uuid()::text, '-', ''), -- 32 hexadecimal digits
@@ -234,7 +233,7 @@ INSERT INTO database_identity DEFAULT VALUES;
 -- It is no secret, and every role that serves reads it.
 GRANT SELECT ON database_identity TO PUBLIC;
 
--- 7. Tokens and their usage
+-- 6. Tokens and their usage
 
 CREATE TABLE tokens (
   id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
@@ -268,7 +267,7 @@ CREATE TABLE token_hours (
 COMMENT ON TABLE token_hours IS 'The requests of the tokens in each hour that had any. Written with a delay.';
 COMMENT ON COLUMN token_hours.counts IS 'A JSON array with [token, admitted, refused] for each. Refused: by the rate limit.';
 
--- 8. The administration area
+-- 7. The administration area
 
 CREATE TABLE admin_links (
   digest bytea PRIMARY KEY,
@@ -303,7 +302,7 @@ COMMENT ON COLUMN admin_sessions.digest IS 'SHA-256 of the cookie.';
 COMMENT ON COLUMN admin_sessions.issuer IS 'The OpenID provider that identified the administrator, by subject. Null: signed in by a link.';
 COMMENT ON COLUMN admin_sessions.expires_at IS 'When the session ends, however recently it was used.';
 
--- 9. The audit log
+-- 8. The audit log
 
 CREATE TABLE audit_log (
   id bigint PRIMARY KEY,
@@ -343,7 +342,7 @@ $$;
 CREATE TRIGGER audit_log_is_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_log
   FOR EACH STATEMENT EXECUTE FUNCTION formgate_refuse_audit_change();
 
--- 10. Group syncs
+-- 9. Group syncs
 
 CREATE TABLE group_syncs (
   id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
@@ -473,7 +472,10 @@ END
 $$;
 COMMENT ON FUNCTION formgate_sync_group IS 'Replaces the members of an existing group, in one call.';
 
--- 11. The intake: which submissions were written since the search tables were derived
+-- 10. Notes of what was written
+
+-- Writers only add notes, and formgate derives from committed rows later: src/store/settle.rs, src/store/totals.rs. The tables
+-- have no index, so that adding is cheap and no writer waits for another.
 
 CREATE TABLE intake (
   submission_id bigint,
@@ -481,26 +483,33 @@ CREATE TABLE intake (
   form_id bigint,
   at timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE intake IS 'Notes about what was written. Triggers add them, and formgate removes them once it has derived from them. Has no index, so that adding is cheap.';
+COMMENT ON TABLE intake IS 'Notes about submissions that were written, and forms whose graduated changed. Triggers add them, and formgate removes them once it has derived from them.';
 COMMENT ON COLUMN intake.submission_id IS 'A submission that was written, or a part of it. Null, with a null form_id: anything may have changed.';
 COMMENT ON COLUMN intake.children IS 'Whether its children may have to be listed, or no longer.';
 COMMENT ON COLUMN intake.form_id IS 'A form whose graduated changed.';
 COMMENT ON COLUMN intake.at IS 'When it was written, by the clock of the server. Its transaction may commit much later.';
 
--- The functions run as their owner, so a writer needs no privilege on the intake. They are row triggers, and ENABLE ALWAYS,
--- because logical replication fires no others. Flushing reports the write to pg_stat_database when the transaction ends
--- instead of up to ten seconds later: nodes watch that counter to deliver webhooks.
+CREATE TABLE stale_counts (
+  counted text NOT NULL CHECK (counted IN ('forms', 'groups', 'users', 'members')),
+  key bigint NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+COMMENT ON TABLE stale_counts IS 'Counts of listed_counts that may be wrong. A list counts these itself, until formgate has counted them again. So a note that was not necessary, or is there twice, changes nothing.';
+COMMENT ON COLUMN stale_counts.counted IS 'groups: the managed groups too.';
+COMMENT ON COLUMN stale_counts.key IS 'The group of members, otherwise a block of 1,024 ids (id >> 10). -1: all of them.';
+
+-- The functions run as their owner, so a writer needs no privilege on the notes. Triggers that note rows are ENABLE ALWAYS,
+-- because logical replication fires no others. Flushing reports the write to pg_stat_database when the transaction ends instead
+-- of up to ten seconds later: nodes watch that counter to deliver webhooks.
 CREATE FUNCTION formgate_note_submission() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
   IF TG_OP = 'INSERT' THEN
     INSERT INTO intake (submission_id, children) VALUES (NEW.id, true);
-  ELSIF TG_OP = 'UPDATE' AND NEW.id = OLD.id THEN
-    INSERT INTO intake (submission_id, children) VALUES (NEW.id, NEW.form_id <> OLD.form_id);
-  ELSE
+  ELSIF TG_OP = 'DELETE' THEN
     INSERT INTO intake (submission_id, children) VALUES (OLD.id, true);
-    IF TG_OP = 'UPDATE' THEN
-      INSERT INTO intake (submission_id, children) VALUES (NEW.id, true);
-    END IF;
+  ELSIF NEW.id <> OLD.id THEN
+    INSERT INTO intake (submission_id, children) VALUES (OLD.id, true), (NEW.id, true);
+  ELSIF NEW IS DISTINCT FROM OLD THEN
+    INSERT INTO intake (submission_id, children) VALUES (NEW.id, NEW.form_id <> OLD.form_id);
   END IF;
   PERFORM pg_stat_force_next_flush();
   RETURN NULL;
@@ -510,10 +519,13 @@ COMMENT ON FUNCTION formgate_note_submission IS 'Notes a submission that was wri
 
 CREATE FUNCTION formgate_note_part() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-  IF TG_OP <> 'INSERT' THEN
+  IF TG_OP = 'INSERT' THEN
+    INSERT INTO intake (submission_id) VALUES (NEW.submission_id);
+  ELSIF TG_OP = 'DELETE' THEN
     INSERT INTO intake (submission_id) VALUES (OLD.submission_id);
-  END IF;
-  IF TG_OP = 'INSERT' OR TG_OP = 'UPDATE' AND NEW.submission_id <> OLD.submission_id THEN
+  ELSIF NEW.submission_id <> OLD.submission_id THEN
+    INSERT INTO intake (submission_id) VALUES (OLD.submission_id), (NEW.submission_id);
+  ELSIF NEW IS DISTINCT FROM OLD THEN
     INSERT INTO intake (submission_id) VALUES (NEW.submission_id);
   END IF;
   PERFORM pg_stat_force_next_flush();
@@ -524,12 +536,87 @@ COMMENT ON FUNCTION formgate_note_part IS 'Notes the submission that a written a
 
 CREATE FUNCTION formgate_note_form() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-  INSERT INTO intake (form_id) VALUES (NEW.id);
-  PERFORM pg_stat_force_next_flush();
+  IF TG_OP = 'INSERT' THEN
+    INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10);
+  ELSIF TG_OP = 'DELETE' THEN
+    INSERT INTO stale_counts VALUES ('forms', OLD.id >> 10);
+  ELSE
+    IF NEW.graduated <> OLD.graduated THEN
+      INSERT INTO intake (form_id) VALUES (NEW.id);
+      PERFORM pg_stat_force_next_flush();
+    END IF;
+    IF (NEW.id, NEW.disabled, NEW.parent_id) IS DISTINCT FROM (OLD.id, OLD.disabled, OLD.parent_id) THEN
+      INSERT INTO stale_counts VALUES ('forms', OLD.id >> 10), ('forms', NEW.id >> 10);
+    END IF;
+  END IF;
   RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION formgate_note_form IS 'Notes a form whose graduated changed.';
+COMMENT ON FUNCTION formgate_note_form IS 'Notes a form that is to be counted again, and one whose graduated changed.';
+
+CREATE FUNCTION formgate_note_group() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+  IF TG_OP = 'INSERT' THEN
+    INSERT INTO stale_counts VALUES ('groups', NEW.id >> 10);
+  ELSIF TG_OP = 'DELETE' THEN
+    INSERT INTO stale_counts VALUES ('groups', OLD.id >> 10), ('members', OLD.id);
+  ELSIF (NEW.id, NEW.managed) <> (OLD.id, OLD.managed) THEN
+    INSERT INTO stale_counts VALUES ('groups', OLD.id >> 10), ('groups', NEW.id >> 10);
+  END IF;
+  RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION formgate_note_group IS 'Notes a group that is to be counted again.';
+
+-- Most users and members are written by few statements, so these functions are called once for each, and a group of 50,000
+-- members is one note. Logical replication fires triggers of rows only.
+CREATE FUNCTION formgate_note_users() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+  INSERT INTO stale_counts SELECT DISTINCT 'users', id >> 10 FROM written_rows;
+  RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION formgate_note_users IS 'Notes the users that a statement created or deleted.';
+
+CREATE FUNCTION formgate_note_user() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+  IF TG_OP <> 'DELETE' THEN
+    INSERT INTO stale_counts VALUES ('users', NEW.id >> 10);
+  END IF;
+  IF TG_OP <> 'INSERT' THEN
+    INSERT INTO stale_counts VALUES ('users', OLD.id >> 10);
+  END IF;
+  RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION formgate_note_user IS 'Notes a user that was replicated, or got another id.';
+
+-- Most statements that write a group change no member, and note nothing.
+CREATE FUNCTION formgate_note_members() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+  IF EXISTS (SELECT FROM written_rows) THEN
+    INSERT INTO stale_counts SELECT DISTINCT 'members', group_id FROM written_rows;
+    IF TG_OP = 'UPDATE' THEN
+      INSERT INTO stale_counts SELECT DISTINCT 'members', group_id FROM new_rows;
+    END IF;
+  END IF;
+  RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION formgate_note_members IS 'Notes the groups whose members a statement changed.';
+
+CREATE FUNCTION formgate_note_member() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+  IF TG_OP <> 'DELETE' THEN
+    INSERT INTO stale_counts VALUES ('members', NEW.group_id);
+  END IF;
+  IF TG_OP <> 'INSERT' THEN
+    INSERT INTO stale_counts VALUES ('members', OLD.group_id);
+  END IF;
+  RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION formgate_note_member IS 'Notes the group of a replicated member.';
 
 CREATE FUNCTION formgate_note_everything() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
@@ -538,62 +625,97 @@ BEGIN
   RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION formgate_note_everything IS 'Notes that a table was truncated.';
+COMMENT ON FUNCTION formgate_note_everything IS 'Notes that a table of submissions, or the intake, was truncated.';
 
-CREATE TRIGGER submissions_written AFTER INSERT OR DELETE ON submissions
+CREATE FUNCTION formgate_note_all_counts() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+  INSERT INTO stale_counts SELECT counted, -1 FROM unnest(TG_ARGV) AS counted;
+  RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION formgate_note_all_counts IS 'Notes that a table of which rows are counted, or the notes, was truncated.';
+
+CREATE TRIGGER users_inserted AFTER INSERT ON users REFERENCING NEW TABLE AS written_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_users();
+CREATE TRIGGER users_deleted AFTER DELETE ON users REFERENCING OLD TABLE AS written_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_users();
+CREATE TRIGGER users_replicated AFTER INSERT OR DELETE ON users
+  FOR EACH ROW WHEN (current_setting('session_replication_role') = 'replica') EXECUTE FUNCTION formgate_note_user();
+CREATE TRIGGER users_renumbered AFTER UPDATE ON users
+  FOR EACH ROW WHEN (OLD.id <> NEW.id) EXECUTE FUNCTION formgate_note_user();
+CREATE TRIGGER users_emptied AFTER TRUNCATE ON users
+  FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_all_counts('users');
+ALTER TABLE users ENABLE ALWAYS TRIGGER users_replicated, ENABLE ALWAYS TRIGGER users_renumbered,
+  ENABLE ALWAYS TRIGGER users_emptied;
+
+CREATE TRIGGER forms_written AFTER INSERT OR UPDATE OR DELETE ON forms
+  FOR EACH ROW EXECUTE FUNCTION formgate_note_form();
+CREATE TRIGGER forms_emptied AFTER TRUNCATE ON forms
+  FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_all_counts('forms');
+ALTER TABLE forms ENABLE ALWAYS TRIGGER forms_written, ENABLE ALWAYS TRIGGER forms_emptied;
+
+CREATE TRIGGER groups_written AFTER INSERT OR UPDATE OR DELETE ON groups
+  FOR EACH ROW EXECUTE FUNCTION formgate_note_group();
+CREATE TRIGGER groups_emptied AFTER TRUNCATE ON groups
+  FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_all_counts('groups');
+ALTER TABLE groups ENABLE ALWAYS TRIGGER groups_written, ENABLE ALWAYS TRIGGER groups_emptied;
+
+CREATE TRIGGER members_inserted AFTER INSERT ON group_members REFERENCING NEW TABLE AS written_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_members();
+CREATE TRIGGER members_updated AFTER UPDATE ON group_members REFERENCING OLD TABLE AS written_rows NEW TABLE AS new_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_members();
+CREATE TRIGGER members_deleted AFTER DELETE ON group_members REFERENCING OLD TABLE AS written_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_members();
+CREATE TRIGGER members_replicated AFTER INSERT OR UPDATE OR DELETE ON group_members
+  FOR EACH ROW WHEN (current_setting('session_replication_role') = 'replica') EXECUTE FUNCTION formgate_note_member();
+CREATE TRIGGER members_emptied AFTER TRUNCATE ON group_members
+  FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_all_counts('members');
+ALTER TABLE group_members ENABLE ALWAYS TRIGGER members_replicated, ENABLE ALWAYS TRIGGER members_emptied;
+
+CREATE TRIGGER submissions_written AFTER INSERT OR UPDATE OR DELETE ON submissions
   FOR EACH ROW EXECUTE FUNCTION formgate_note_submission();
-CREATE TRIGGER submissions_changed AFTER UPDATE ON submissions
-  FOR EACH ROW WHEN (OLD.* IS DISTINCT FROM NEW.*) EXECUTE FUNCTION formgate_note_submission();
 CREATE TRIGGER submissions_emptied AFTER TRUNCATE ON submissions
   FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_everything();
-ALTER TABLE submissions ENABLE ALWAYS TRIGGER submissions_written, ENABLE ALWAYS TRIGGER submissions_changed,
-  ENABLE ALWAYS TRIGGER submissions_emptied;
+ALTER TABLE submissions ENABLE ALWAYS TRIGGER submissions_written, ENABLE ALWAYS TRIGGER submissions_emptied;
 
-CREATE TRIGGER answers_written AFTER INSERT OR DELETE ON answers
+CREATE TRIGGER answers_written AFTER INSERT OR UPDATE OR DELETE ON answers
   FOR EACH ROW EXECUTE FUNCTION formgate_note_part();
-CREATE TRIGGER answers_changed AFTER UPDATE ON answers
-  FOR EACH ROW WHEN (OLD.* IS DISTINCT FROM NEW.*) EXECUTE FUNCTION formgate_note_part();
 CREATE TRIGGER answers_emptied AFTER TRUNCATE ON answers
   FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_everything();
-ALTER TABLE answers ENABLE ALWAYS TRIGGER answers_written, ENABLE ALWAYS TRIGGER answers_changed,
-  ENABLE ALWAYS TRIGGER answers_emptied;
+ALTER TABLE answers ENABLE ALWAYS TRIGGER answers_written, ENABLE ALWAYS TRIGGER answers_emptied;
 
-CREATE TRIGGER labels_written AFTER INSERT OR DELETE ON submission_labels
+CREATE TRIGGER labels_written AFTER INSERT OR UPDATE OR DELETE ON submission_labels
   FOR EACH ROW EXECUTE FUNCTION formgate_note_part();
-CREATE TRIGGER labels_changed AFTER UPDATE ON submission_labels
-  FOR EACH ROW WHEN (OLD.* IS DISTINCT FROM NEW.*) EXECUTE FUNCTION formgate_note_part();
 CREATE TRIGGER labels_emptied AFTER TRUNCATE ON submission_labels
   FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_everything();
-ALTER TABLE submission_labels ENABLE ALWAYS TRIGGER labels_written, ENABLE ALWAYS TRIGGER labels_changed,
-  ENABLE ALWAYS TRIGGER labels_emptied;
+ALTER TABLE submission_labels ENABLE ALWAYS TRIGGER labels_written, ENABLE ALWAYS TRIGGER labels_emptied;
 
-CREATE TRIGGER pending_noted AFTER INSERT OR DELETE OR UPDATE ON submission_pending
+CREATE TRIGGER pending_written AFTER INSERT OR UPDATE OR DELETE ON submission_pending
   FOR EACH ROW EXECUTE FUNCTION formgate_note_part();
 CREATE TRIGGER pending_emptied AFTER TRUNCATE ON submission_pending
   FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_everything();
-ALTER TABLE submission_pending ENABLE ALWAYS TRIGGER pending_noted, ENABLE ALWAYS TRIGGER pending_emptied;
+ALTER TABLE submission_pending ENABLE ALWAYS TRIGGER pending_written, ENABLE ALWAYS TRIGGER pending_emptied;
 
-CREATE TRIGGER participants_noted AFTER INSERT OR DELETE OR UPDATE ON submission_participants
+CREATE TRIGGER participants_written AFTER INSERT OR UPDATE OR DELETE ON submission_participants
   FOR EACH ROW EXECUTE FUNCTION formgate_note_part();
 CREATE TRIGGER participants_emptied AFTER TRUNCATE ON submission_participants
   FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_everything();
-ALTER TABLE submission_participants ENABLE ALWAYS TRIGGER participants_noted, ENABLE ALWAYS TRIGGER participants_emptied;
+ALTER TABLE submission_participants ENABLE ALWAYS TRIGGER participants_written, ENABLE ALWAYS TRIGGER participants_emptied;
 
-CREATE TRIGGER flow_steps_noted AFTER INSERT OR DELETE OR UPDATE ON submission_flow_steps
+CREATE TRIGGER flow_steps_written AFTER INSERT OR UPDATE OR DELETE ON submission_flow_steps
   FOR EACH ROW EXECUTE FUNCTION formgate_note_part();
 CREATE TRIGGER flow_steps_emptied AFTER TRUNCATE ON submission_flow_steps
   FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_everything();
-ALTER TABLE submission_flow_steps ENABLE ALWAYS TRIGGER flow_steps_noted, ENABLE ALWAYS TRIGGER flow_steps_emptied;
-
-CREATE TRIGGER forms_changed AFTER UPDATE ON forms
-  FOR EACH ROW WHEN (OLD.graduated <> NEW.graduated) EXECUTE FUNCTION formgate_note_form();
-ALTER TABLE forms ENABLE ALWAYS TRIGGER forms_changed;
+ALTER TABLE submission_flow_steps ENABLE ALWAYS TRIGGER flow_steps_written, ENABLE ALWAYS TRIGGER flow_steps_emptied;
 
 CREATE TRIGGER intake_emptied AFTER TRUNCATE ON intake
   FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_everything();
 ALTER TABLE intake ENABLE ALWAYS TRIGGER intake_emptied;
+CREATE TRIGGER stale_counts_emptied AFTER TRUNCATE ON stale_counts
+  FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_all_counts('forms', 'groups', 'users', 'members');
+ALTER TABLE stale_counts ENABLE ALWAYS TRIGGER stale_counts_emptied;
 
--- 12. Search tables, which formgate derives from the plain tables: src/store/settle.rs
+-- 11. Search tables, which formgate derives from the plain tables: src/store/settle.rs
 
 CREATE TABLE listed_submissions (
   id bigint PRIMARY KEY,
@@ -657,30 +779,33 @@ COMMENT ON TABLE listed_by_label IS 'The labels of the listed submissions, in th
 CREATE INDEX listed_by_label_submission ON listed_by_label (submission_id);
 
 CREATE TABLE listed_counts (
-  counted text NOT NULL CHECK (counted IN ('form', 'created', 'updated', 'label', 'shared label')),
+  counted text NOT NULL CHECK (counted IN (
+    'form', 'created', 'updated', 'label', 'shared label', 'forms', 'groups', 'managed groups', 'users', 'members')),
   key bigint NOT NULL,
   status text NOT NULL,
   listed bigint NOT NULL,
   PRIMARY KEY (counted, key, status)
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE listed_counts IS 'How many submissions are listed, by form and status, by day, and by label. A count may be 0.';
-COMMENT ON COLUMN listed_counts.key IS 'The id of a form or a label, or days since 1970-01-01 in UTC.';
+COMMENT ON TABLE listed_counts IS 'How many submissions are listed, by form and status, by day, and by label; and how many active forms that are no sub-forms, groups, managed groups, users, and members of each group there are, if stale_counts does not say otherwise.';
+COMMENT ON COLUMN listed_counts.key IS 'Of submissions: the id of a form or a label, or days since 1970-01-01 in UTC. Of others as in stale_counts.';
 COMMENT ON COLUMN listed_counts.status IS 'The status in counts of forms, otherwise empty.';
 
--- 13. The change log: src/store/changes.rs
+-- The built-in group.
+INSERT INTO listed_counts (counted, key, status, listed)
+  VALUES ('groups', 9007199254740991 >> 10, '', 1), ('groups', -1, '', 1);
+
+-- 12. The change log: src/store/changes.rs
 
 CREATE TABLE change_state (
   epoch text NOT NULL,
   last_seq bigint NOT NULL,
-  forgotten_seq bigint NOT NULL DEFAULT 0,
-  numbering boolean NOT NULL DEFAULT false
+  forgotten_seq bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX change_state_single ON change_state ((true));
 COMMENT ON TABLE change_state IS 'One row. The transaction that numbers changes locks it, so there is one at a time.';
 COMMENT ON COLUMN change_state.epoch IS '32 hexadecimal digits, which change when the log begins again: older cursors then lead nowhere.';
 COMMENT ON COLUMN change_state.last_seq IS 'The last number that was given.';
 COMMENT ON COLUMN change_state.forgotten_seq IS 'The last number of a deletion that is no longer kept.';
-COMMENT ON COLUMN change_state.numbering IS 'True only within the transaction that takes notes and numbers changes.';
 INSERT INTO change_state (epoch, last_seq) VALUES (replace(gen_random_uuid()::text, '-', ''), 0);
 
 CREATE TABLE submission_changes (
@@ -724,14 +849,6 @@ CREATE TABLE submission_moves (
 COMMENT ON TABLE submission_moves IS 'The forms that submissions were moved away from, and the numbers of these changes. The feed of a single form reports them.';
 CREATE INDEX submission_moves_seq ON submission_moves (seq);
 
-CREATE TABLE intake_unnumbered (
-  submission_id bigint,
-  children boolean NOT NULL,
-  form_id bigint,
-  at timestamptz NOT NULL
-);
-COMMENT ON TABLE intake_unnumbered IS 'Notes that were derived from, and whose changes have no number yet.';
-
 -- A dump contains the log as well as the submissions. A restore of data alone notes the submissions again, and this database
 -- numbers them itself, so these triggers drop the rows of the dump.
 CREATE FUNCTION formgate_counted_already() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -747,201 +864,7 @@ CREATE TRIGGER submission_moves_restored BEFORE INSERT ON submission_moves FOR E
 CREATE TRIGGER change_state_restored BEFORE INSERT ON change_state FOR EACH ROW
   EXECUTE FUNCTION formgate_counted_already();
 
--- 14. The counts of lists: src/store/totals.rs
-
-CREATE TABLE listed_totals (
-  counted text NOT NULL CHECK (counted IN ('forms', 'groups', 'managed groups', 'users', 'members')),
-  key bigint NOT NULL,
-  listed bigint NOT NULL,
-  PRIMARY KEY (counted, key)
-) WITH (fillfactor = 50);
-COMMENT ON TABLE listed_totals IS 'The number of active forms that are no sub-forms, of groups, of users, and of the members of each group.';
-COMMENT ON COLUMN listed_totals.key IS 'The group in counts of members, 0 for users. Otherwise a block of 1,024 ids (id >> 10), or -1 for all.';
-CREATE INDEX listed_totals_empty ON listed_totals (counted) WHERE listed = 0;
--- The built-in group.
-INSERT INTO listed_totals (counted, key, listed)
-  VALUES ('groups', 9007199254740991 >> 10, 1), ('groups', -1, 1), ('users', 0, 0);
-
-CREATE TABLE listed_total_changes (
-  counted text NOT NULL,
-  key bigint NOT NULL,
-  listed bigint NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE listed_total_changes IS 'Changes of the counts, which formgate adds to listed_totals. Writers append, so that none waits for another. Has no index, so that appending is cheap.';
-
-CREATE TRIGGER listed_totals_restored BEFORE INSERT ON listed_totals FOR EACH ROW
-  WHEN (pg_trigger_depth() = 0 AND current_setting('formgate.adds_up', true) IS DISTINCT FROM 'on')
-  EXECUTE FUNCTION formgate_counted_already();
-CREATE TRIGGER listed_total_changes_restored BEFORE INSERT ON listed_total_changes FOR EACH ROW
-  WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION formgate_counted_already();
-
--- These triggers fire once a statement, so that a group of 50,000 members is one change. The functions run as their owner.
-CREATE FUNCTION formgate_count_forms() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-BEGIN
-  IF TG_OP = 'INSERT' THEN
-    INSERT INTO listed_total_changes (counted, key, listed)
-      SELECT 'forms', id >> 10, count(*) FROM after_rows WHERE NOT disabled AND parent_id IS NULL GROUP BY 2;
-  ELSIF TG_OP = 'DELETE' THEN
-    INSERT INTO listed_total_changes (counted, key, listed)
-      SELECT 'forms', id >> 10, -count(*) FROM before_rows WHERE NOT disabled AND parent_id IS NULL GROUP BY 2;
-  ELSE
-    INSERT INTO listed_total_changes (counted, key, listed)
-      SELECT 'forms', id >> 10, sum(n) FROM (
-        SELECT id, 1 AS n FROM after_rows WHERE NOT disabled AND parent_id IS NULL
-        UNION ALL SELECT id, -1 FROM before_rows WHERE NOT disabled AND parent_id IS NULL) AS changed
-      GROUP BY 2 HAVING sum(n) <> 0;
-  END IF;
-  RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION formgate_count_forms IS 'Appends by how many forms a statement changed the lists.';
-
-CREATE FUNCTION formgate_count_groups() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-BEGIN
-  IF TG_OP = 'INSERT' THEN
-    INSERT INTO listed_total_changes (counted, key, listed)
-      SELECT 'groups', id >> 10, count(*) FROM after_rows GROUP BY 2
-      UNION ALL SELECT 'managed groups', id >> 10, count(*) FROM after_rows WHERE managed GROUP BY 2;
-  ELSIF TG_OP = 'DELETE' THEN
-    INSERT INTO listed_total_changes (counted, key, listed)
-      SELECT 'groups', id >> 10, -count(*) FROM before_rows GROUP BY 2
-      UNION ALL SELECT 'managed groups', id >> 10, -count(*) FROM before_rows WHERE managed GROUP BY 2;
-  ELSE
-    INSERT INTO listed_total_changes (counted, key, listed)
-      SELECT counted, id >> 10, sum(n) FROM (
-        SELECT 'groups' AS counted, id, 1 AS n FROM after_rows
-        UNION ALL SELECT 'groups', id, -1 FROM before_rows
-        UNION ALL SELECT 'managed groups', id, 1 FROM after_rows WHERE managed
-        UNION ALL SELECT 'managed groups', id, -1 FROM before_rows WHERE managed) AS changed
-      GROUP BY 1, 2 HAVING sum(n) <> 0;
-  END IF;
-  RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION formgate_count_groups IS 'Appends by how many groups a statement changed the lists.';
-
-CREATE FUNCTION formgate_count_users() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-BEGIN
-  IF TG_OP = 'INSERT' THEN
-    INSERT INTO listed_total_changes (counted, key, listed)
-      SELECT 'users', 0, count(*) FROM after_rows HAVING count(*) > 0;
-  ELSE
-    INSERT INTO listed_total_changes (counted, key, listed)
-      SELECT 'users', 0, -count(*) FROM before_rows HAVING count(*) > 0;
-  END IF;
-  RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION formgate_count_users IS 'Appends how many users a statement created or deleted.';
-
--- Most writes of a group change no member, and append nothing.
-CREATE FUNCTION formgate_count_members() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-BEGIN
-  IF TG_OP = 'INSERT' THEN
-    IF EXISTS (SELECT FROM after_rows) THEN
-      INSERT INTO listed_total_changes (counted, key, listed)
-        SELECT 'members', group_id, count(*) FROM after_rows GROUP BY 2;
-    END IF;
-  ELSIF TG_OP = 'DELETE' THEN
-    IF EXISTS (SELECT FROM before_rows) THEN
-      INSERT INTO listed_total_changes (counted, key, listed)
-        SELECT 'members', group_id, -count(*) FROM before_rows GROUP BY 2;
-    END IF;
-  ELSE
-    INSERT INTO listed_total_changes (counted, key, listed)
-      SELECT 'members', group_id, sum(n) FROM (
-        SELECT group_id, 1 AS n FROM after_rows UNION ALL SELECT group_id, -1 FROM before_rows) AS changed
-      GROUP BY 2 HAVING sum(n) <> 0;
-  END IF;
-  RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION formgate_count_members IS 'Appends how many members a statement added to each group, or removed.';
-
--- Logical replication fires row triggers only: those that call this function are ENABLE REPLICA, and fire for nothing else.
-CREATE FUNCTION formgate_count_row() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-DECLARE
-  gone jsonb := CASE WHEN TG_OP = 'INSERT' THEN NULL ELSE to_jsonb(OLD) END;
-  come jsonb := CASE WHEN TG_OP = 'DELETE' THEN NULL ELSE to_jsonb(NEW) END;
-BEGIN
-  INSERT INTO listed_total_changes (counted, key, listed)
-    SELECT counted, key, sum(n) FROM (
-      SELECT c.counted, c.key, r.n
-      FROM (VALUES (come, 1), (gone, -1)) AS r (item, n)
-      CROSS JOIN LATERAL (
-        SELECT 'forms' AS counted, (r.item->>'id')::bigint >> 10 AS key
-          WHERE TG_TABLE_NAME = 'forms' AND NOT (r.item->>'disabled')::boolean AND r.item->>'parent_id' IS NULL
-        UNION ALL SELECT 'groups', (r.item->>'id')::bigint >> 10 WHERE TG_TABLE_NAME = 'groups'
-        UNION ALL SELECT 'managed groups', (r.item->>'id')::bigint >> 10
-          WHERE TG_TABLE_NAME = 'groups' AND (r.item->>'managed')::boolean
-        UNION ALL SELECT 'users', 0 WHERE TG_TABLE_NAME = 'users'
-        UNION ALL SELECT 'members', (r.item->>'group_id')::bigint WHERE TG_TABLE_NAME = 'group_members'
-      ) AS c
-      WHERE r.item IS NOT NULL) AS changed
-    GROUP BY 1, 2 HAVING sum(n) <> 0;
-  RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION formgate_count_row IS 'Appends by how much a replicated row changes the counts.';
-
-CREATE FUNCTION formgate_count_none() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-BEGIN
-  DELETE FROM listed_total_changes WHERE counted = ANY (TG_ARGV);
-  DELETE FROM listed_totals WHERE counted = ANY (TG_ARGV);
-  RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION formgate_count_none IS 'Deletes the counts of a table that was truncated.';
-
-CREATE TRIGGER forms_counted_insert AFTER INSERT ON forms REFERENCING NEW TABLE AS after_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION formgate_count_forms();
-CREATE TRIGGER forms_counted_delete AFTER DELETE ON forms REFERENCING OLD TABLE AS before_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION formgate_count_forms();
-CREATE TRIGGER forms_counted_update AFTER UPDATE ON forms REFERENCING OLD TABLE AS before_rows NEW TABLE AS after_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION formgate_count_forms();
-CREATE TRIGGER forms_counted_row AFTER INSERT OR DELETE OR UPDATE ON forms
-  FOR EACH ROW EXECUTE FUNCTION formgate_count_row();
-CREATE TRIGGER forms_counted_none AFTER TRUNCATE ON forms
-  FOR EACH STATEMENT EXECUTE FUNCTION formgate_count_none('forms');
-ALTER TABLE forms ENABLE REPLICA TRIGGER forms_counted_row, ENABLE ALWAYS TRIGGER forms_counted_none;
-
-CREATE TRIGGER groups_counted_insert AFTER INSERT ON groups REFERENCING NEW TABLE AS after_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION formgate_count_groups();
-CREATE TRIGGER groups_counted_delete AFTER DELETE ON groups REFERENCING OLD TABLE AS before_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION formgate_count_groups();
-CREATE TRIGGER groups_counted_update AFTER UPDATE ON groups REFERENCING OLD TABLE AS before_rows NEW TABLE AS after_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION formgate_count_groups();
-CREATE TRIGGER groups_counted_row AFTER INSERT OR DELETE OR UPDATE ON groups
-  FOR EACH ROW EXECUTE FUNCTION formgate_count_row();
-CREATE TRIGGER groups_counted_none AFTER TRUNCATE ON groups
-  FOR EACH STATEMENT EXECUTE FUNCTION formgate_count_none('groups', 'managed groups');
-ALTER TABLE groups ENABLE REPLICA TRIGGER groups_counted_row, ENABLE ALWAYS TRIGGER groups_counted_none;
-
-CREATE TRIGGER users_counted_insert AFTER INSERT ON users REFERENCING NEW TABLE AS after_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION formgate_count_users();
-CREATE TRIGGER users_counted_delete AFTER DELETE ON users REFERENCING OLD TABLE AS before_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION formgate_count_users();
-CREATE TRIGGER users_counted_row AFTER INSERT OR DELETE OR UPDATE ON users
-  FOR EACH ROW EXECUTE FUNCTION formgate_count_row();
-CREATE TRIGGER users_counted_none AFTER TRUNCATE ON users
-  FOR EACH STATEMENT EXECUTE FUNCTION formgate_count_none('users');
-ALTER TABLE users ENABLE REPLICA TRIGGER users_counted_row, ENABLE ALWAYS TRIGGER users_counted_none;
-
-CREATE TRIGGER group_members_counted_insert AFTER INSERT ON group_members REFERENCING NEW TABLE AS after_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION formgate_count_members();
-CREATE TRIGGER group_members_counted_delete AFTER DELETE ON group_members REFERENCING OLD TABLE AS before_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION formgate_count_members();
-CREATE TRIGGER group_members_counted_update AFTER UPDATE ON group_members
-  REFERENCING OLD TABLE AS before_rows NEW TABLE AS after_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION formgate_count_members();
-CREATE TRIGGER group_members_counted_row AFTER INSERT OR DELETE OR UPDATE ON group_members
-  FOR EACH ROW EXECUTE FUNCTION formgate_count_row();
-CREATE TRIGGER group_members_counted_none AFTER TRUNCATE ON group_members
-  FOR EACH STATEMENT EXECUTE FUNCTION formgate_count_none('members');
-ALTER TABLE group_members ENABLE REPLICA TRIGGER group_members_counted_row,
-  ENABLE ALWAYS TRIGGER group_members_counted_none;
-
--- 15. Webhooks: src/webhooks.rs
+-- 13. Webhooks: src/webhooks.rs
 
 CREATE TABLE subscriptions (
   id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
@@ -972,7 +895,6 @@ COMMENT ON COLUMN subscriptions.done_beyond IS 'A JSON array of the numbers beyo
 COMMENT ON COLUMN subscriptions.failures IS 'How many attempts to reach the receiver have failed since the last success.';
 COMMENT ON COLUMN subscriptions.leased_by IS 'The sender that delivers until leased_until. Only it may write how far the subscription has got.';
 CREATE UNIQUE INDEX subscriptions_triple ON subscriptions (target_url, event, coalesce(form_id, 0));
-CREATE INDEX subscriptions_form ON subscriptions (form_id) WHERE form_id IS NOT NULL;
 
 CREATE TABLE webhook_events (
   subscription_id bigint NOT NULL REFERENCES subscriptions ON DELETE CASCADE,
@@ -1010,7 +932,7 @@ COMMENT ON COLUMN webhook_attempts.error IS 'Why there was no response.';
 COMMENT ON COLUMN webhook_attempts.response IS 'The beginning of the response.';
 CREATE INDEX webhook_attempts_subscription ON webhook_attempts (subscription_id, id);
 
--- 16. Settings of the functions
+-- 14. Settings of the functions
 
 -- Functions that run as their owner name the schema of the tables, so that the writer's search_path does not matter.
 DO $$

@@ -5,7 +5,6 @@
 
 use std::collections::HashSet;
 
-use super::UNNUMBERED;
 use super::reading::{batches, wanted};
 use crate::store::engine::PooledConnection;
 use crate::store::{Store, StoreError};
@@ -68,10 +67,8 @@ async fn noted_among(reader: &mut PooledConnection, submissions: &HashSet<i64>) 
     }
     let ids: Vec<i64> = submissions.iter().copied().collect();
     let mut sql = reader.sql();
-    sql.push("WITH ")
-        .push(UNNUMBERED)
-        .push(" SELECT CASE WHEN EXISTS (SELECT 1 FROM noted WHERE submission_id IS NULL) ");
-    sql.push("THEN NULL ELSE (SELECT count(DISTINCT submission_id) FROM noted WHERE submission_id");
+    sql.push("SELECT CASE WHEN EXISTS (SELECT 1 FROM intake WHERE submission_id IS NULL) ");
+    sql.push("THEN NULL ELSE (SELECT count(DISTINCT submission_id) FROM intake WHERE submission_id");
     sql.in_ids(&ids).push(") END");
     let noted: Option<i64> = reader.fetch_one(sql).await?.get(0)?;
     Ok(noted.map_or(ids.len(), |noted| usize::try_from(noted).unwrap_or(ids.len())))

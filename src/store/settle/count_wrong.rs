@@ -1,6 +1,5 @@
 //! Counts wrong rows of the search tables without writing, for `formgate check --deep`.
 
-use super::UNNUMBERED;
 use crate::store::{Store, StoreError, totals};
 
 impl Store {
@@ -29,7 +28,6 @@ impl Store {
         sql.push("wanted_log AS (SELECT id, form_id FROM wanted), ");
         sql.push("stored_log AS (SELECT submission_id AS id, form_id FROM submission_changes ");
         sql.push("WHERE shown_in = submission_id AND NOT deleted), ");
-        sql.push(UNNUMBERED).push(", ");
         sql.push("wrong (id) AS (SELECT id FROM (SELECT * FROM wanted EXCEPT SELECT * FROM stored) AS a ");
         sql.push("UNION SELECT id FROM (SELECT * FROM stored EXCEPT SELECT * FROM wanted) AS b ");
         sql.push("UNION SELECT id FROM (SELECT * FROM wanted_documents EXCEPT SELECT * FROM stored_documents) AS c ");
@@ -37,8 +35,8 @@ impl Store {
         sql.push("UNION SELECT id FROM (SELECT * FROM wanted_log EXCEPT SELECT * FROM stored_log) AS e ");
         sql.push("UNION SELECT id FROM (SELECT * FROM stored_log EXCEPT SELECT * FROM wanted_log) AS f) ");
         // Such notes affect submissions that they don't name.
-        sql.push("SELECT CASE WHEN EXISTS (SELECT 1 FROM noted WHERE submission_id IS NULL OR children) THEN 0 ELSE ");
-        sql.push("(SELECT count(*) FROM wrong WHERE id NOT IN (SELECT submission_id FROM noted)) + CASE WHEN ");
+        sql.push("SELECT CASE WHEN EXISTS (SELECT 1 FROM intake WHERE submission_id IS NULL OR children) THEN 0 ELSE ");
+        sql.push("(SELECT count(*) FROM wrong WHERE id NOT IN (SELECT submission_id FROM intake)) + CASE WHEN ");
         sql.push("(SELECT coalesce(sum(listed), 0) FROM listed_counts WHERE counted = 'form') = (SELECT count(*) FROM stored) ");
         sql.push("THEN 0 ELSE 1 END END");
         let wrong: i64 = reader.fetch_one(sql).await?.get(0)?;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::counts;
 use super::numbering::Numbering;
 use crate::store::StoreError;
 use crate::store::engine::{PooledConnection, Transaction};
@@ -51,8 +52,6 @@ pub(super) struct Notes {
 const INTAKE: TableSpec =
     TableSpec { name: "intake", columns: &[("submission_id", "bigint"), ("at", "timestamptz")], key: 1 };
 
-const TAKE_UNNUMBERED: &str = "DELETE FROM intake_unnumbered RETURNING submission_id, children, form_id, at";
-
 /// Every submission, existing or with derived rows left.
 const EVERY_ID: &str = "SELECT id FROM submissions UNION SELECT id FROM listed_submissions \
     UNION SELECT submission_id FROM listed_documents UNION SELECT submission_id FROM listed_terms \
@@ -63,23 +62,15 @@ const EVERY_ID: &str = "SELECT id FROM submissions UNION SELECT id FROM listed_s
 const NO_SUBMISSIONS: &str = "SELECT NOT EXISTS (SELECT 1 FROM submissions)";
 
 impl Notes {
-    /// Takes at most `max_notes` notes out of the intake, and those whose changes have no number yet.
+    /// Takes at most `max_notes` notes out of the intake.
     pub(super) async fn take(transaction: &mut Transaction, max_notes: i64) -> Result<Self, StoreError> {
         let mut notes = Self::default();
         let mut sql = transaction.sql();
-        sql.push_either("WITH unnumbered AS (", "").push(TAKE_UNNUMBERED);
-        if transaction.dialect() == Dialect::Postgres {
-            sql.push("), ");
-        } else {
-            transaction.fetch_each(sql, &mut |row| notes.add(&row)).await?;
-            sql = transaction.sql();
-        }
         sql.push_either(
-            "taken AS (DELETE FROM intake WHERE ctid = ANY (ARRAY (SELECT ctid FROM intake LIMIT ",
+            "DELETE FROM intake WHERE ctid = ANY (ARRAY (SELECT ctid FROM intake LIMIT ",
             "DELETE FROM intake WHERE rowid IN (SELECT rowid FROM intake LIMIT ",
         );
         sql.bind(max_notes).push_either("))", ")").push(" RETURNING submission_id, children, form_id, at");
-        sql.push_either(") SELECT * FROM taken UNION ALL SELECT * FROM unnumbered", "");
         transaction.fetch_each(sql, &mut |row| notes.add(&row)).await?;
         Ok(notes)
     }
@@ -157,7 +148,6 @@ async fn note_everything(transaction: &mut Transaction, numbering: &mut Numberin
             "DELETE FROM listed_documents",
             "DELETE FROM listed_terms",
             "DELETE FROM listed_by_label",
-            "DELETE FROM listed_counts",
         ],
         (true, Dialect::Sqlite) => &[
             "DELETE FROM listed_submissions",
@@ -165,7 +155,6 @@ async fn note_everything(transaction: &mut Transaction, numbering: &mut Numberin
             "DELETE FROM listed_documents",
             "DELETE FROM listed_terms",
             "DELETE FROM listed_by_label",
-            "DELETE FROM listed_counts",
         ],
     };
     for statement in statements {
@@ -174,6 +163,7 @@ async fn note_everything(transaction: &mut Transaction, numbering: &mut Numberin
         transaction.execute(sql).await?;
     }
     if no_submissions {
+        counts::delete(transaction).await?;
         return numbering.begin_again(transaction).await;
     }
     let mut sql = transaction.sql();
@@ -182,26 +172,16 @@ async fn note_everything(transaction: &mut Transaction, numbering: &mut Numberin
     Ok(())
 }
 
-/// A table expression: the notes whose changes have no number yet.
-pub(in crate::store) const UNNUMBERED: &str = "noted AS (SELECT submission_id, children FROM intake \
-    UNION ALL SELECT submission_id, children FROM intake_unnumbered)";
-
-/// Adds an expression: whether every change has a number.
-pub(in crate::store) fn write_is_numbered(sql: &mut Sql) {
-    write_is_settled(sql);
-    sql.push(" AND NOT EXISTS (SELECT 1 FROM intake_unnumbered)");
-}
-
-/// Adds an expression: whether the intake is empty.
+/// Adds an expression: whether the intake is empty. Then the search tables are right, and every change has a number.
 pub(in crate::store) fn write_is_settled(sql: &mut Sql) {
     sql.push("NOT EXISTS (SELECT 1 FROM intake)");
 }
 
-/// Whether the intake is empty, and every change has a number.
+/// Whether the intake is empty.
 pub(super) async fn is_settled(reader: &mut PooledConnection) -> Result<bool, sqlx::Error> {
     let mut sql = reader.sql();
     sql.push("SELECT ");
-    write_is_numbered(&mut sql);
+    write_is_settled(&mut sql);
     reader.fetch_one(sql).await?.get(0)
 }
 

@@ -165,12 +165,12 @@ pub(super) struct Numbering {
 }
 
 impl Numbering {
-    /// Must come before notes are taken: the database keeps notes that are taken by a transaction that does not number.
+    /// The transaction must be the only one to settle.
     pub(super) async fn begin(transaction: &mut Transaction, events: Events) -> Result<Self, StoreError> {
         let mut sql = transaction.sql();
-        sql.push("UPDATE change_state SET numbering = TRUE RETURNING last_seq");
+        sql.push("SELECT last_seq");
         // The rows of a dump are dropped, and ours are not.
-        sql.push_either(", set_config('formgate.numbers', 'on', true)", "");
+        sql.push_either(", set_config('formgate.numbers', 'on', true)", "").push(" FROM change_state");
         let rows = transaction.fetch_all(sql).await?;
         let last = rows.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
         Ok(Self { last, events })
@@ -191,7 +191,7 @@ impl Numbering {
 
     pub(super) async fn end(self, transaction: &mut Transaction) -> Result<(), StoreError> {
         let mut sql = transaction.sql();
-        sql.push("UPDATE change_state SET numbering = FALSE, last_seq = ").bind(self.last);
+        sql.push("UPDATE change_state SET last_seq = ").bind(self.last);
         transaction.execute(sql).await?;
         Ok(())
     }

@@ -243,8 +243,8 @@ impl Sql {
         self.bind(Bind::Integers(ids.into())).push_either(")", "))")
     }
 
-    /// Adds a timestamp of the plain tables, limited to what can be shown: a program could write others before the
-    /// schema refused them.
+    /// Adds a timestamp of the plain tables, limited to what can be shown: a program may have turned off the
+    /// constraints that refuse others.
     pub(crate) fn push_instant(&mut self, column: &'static str) -> &mut Self {
         self.push_either("greatest('0001-01-01 00:00:00+00', least(", "max(-62135596800000000, min(").push(column);
         self.push_either(", '9999-12-30 22:00:00+00'))", ", 253402207200000000))")

@@ -14,7 +14,7 @@ use super::{Event, LeasedSubscription};
 use crate::store::changes::ChangeCursor;
 use crate::store::engine::PooledConnection;
 use crate::store::search::write_with_sub_forms;
-use crate::store::settle::{MAX_BURST, Settled, write_is_numbered};
+use crate::store::settle::{MAX_BURST, Settled, write_is_settled};
 use crate::store::statement::{Row, Sql};
 use crate::store::submissions::{Submissions, read_submissions};
 use crate::store::{Store, StoreError};
@@ -194,7 +194,7 @@ impl Store {
         sql.push("SELECT id, event, form_id, ").push_either("least(position, last_seq)", "min(position, last_seq)");
         sql.push(", next_attempt_at, leased_until, (SELECT min(e.next_attempt_at) FROM webhook_events e ");
         sql.push("WHERE e.subscription_id = s.id), ");
-        write_is_numbered(&mut sql);
+        write_is_settled(&mut sql);
         sql.push(", failing_since");
         sql.push_either(
             ", current_database()::text, current_schema()::text, current_setting('track_counts')::bool AND NOT EXISTS \

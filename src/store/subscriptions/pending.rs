@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::due::write_within;
 use super::{Event, Subscription};
 use crate::store::engine::PooledConnection;
-use crate::store::settle::write_is_numbered;
+use crate::store::settle::write_is_settled;
 use crate::store::{Store, StoreError};
 
 /// Where counting stops. With a form, this is how many events of every form are looked through.
@@ -36,7 +36,7 @@ impl Store {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
         sql.push("SELECT ");
-        write_is_numbered(&mut sql);
+        write_is_settled(&mut sql);
         let is_numbered: bool = reader.fetch_one(sql).await?.get(0)?;
         drop(reader);
         if !is_numbered && let Err(error) = self.settle().await {
