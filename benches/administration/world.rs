@@ -30,6 +30,12 @@ pub(crate) struct World {
 }
 
 impl World {
+    /// The program that serves it.
+    #[expect(clippy::unused_self, reason = "other worlds have programs of other versions")]
+    pub(crate) fn program(&self) -> &'static str {
+        env!("CARGO_BIN_EXE_formgate")
+    }
+
     pub(crate) fn on_sqlite() -> anyhow::Result<Self> {
         Self::of("sqlite:account.db".to_owned())
     }

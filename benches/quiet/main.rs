@@ -206,7 +206,7 @@ async fn closed(versions: &[&World]) -> anyhow::Result<()> {
         println!(
             "  closed: a request {request:.2} ms of CPU, the bare loop {bare:.2} ms: {:.2} times; {}",
             request / bare,
-            world.program.display()
+            world.program().display()
         );
         loops_of_all.push(bare);
     }

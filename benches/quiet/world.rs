@@ -27,8 +27,8 @@ pub(crate) const SUBMISSIONS: u64 = 100;
 const BUDGET: u32 = 100_000;
 
 pub(crate) struct World {
-    /// The program that serves them, and that made their databases.
-    pub(crate) program: PathBuf,
+    /// That serves them, and that made their databases.
+    program: PathBuf,
     pub(crate) accounts: usize,
     /// Valid for each account, since all are copies.
     pub(crate) token: String,
@@ -63,6 +63,11 @@ impl World {
         world.formgate(&["import", "--tenant", "t0", rows.to_str().expect("a plain name")])?;
         world.token = world.formgate(&["token", "create", "--tenant", "t0", "--name", "bench"])?;
         Ok(world)
+    }
+
+    /// The program that serves them.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
     }
 
     /// The same accounts, with other URLs of their databases.

@@ -134,6 +134,12 @@ impl World {
         checked(Command::new(env!("CARGO_BIN_EXE_formgate")).args(arguments).arg("--config").arg(self.config()))
     }
 
+    /// The program that serves them.
+    #[expect(clippy::unused_self, reason = "other worlds have programs of other versions")]
+    pub(crate) fn program(&self) -> &'static str {
+        env!("CARGO_BIN_EXE_formgate")
+    }
+
     pub(crate) fn config(&self) -> PathBuf {
         self.path("tenants.toml")
     }

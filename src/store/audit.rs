@@ -10,8 +10,8 @@
 //!
 //! Numbers and lengths have 8 bytes, most significant first. So no two different rows have the same encoding.
 //!
-//! A commitment is SHA-256 of a salt and the value; that of no network has the salt only. The salt of each value, 16 random
-//! bytes, is in a column beside it. So a value can be erased and the chain still verifies: the value becomes empty, and its
+//! A commitment is SHA-256 of a salt and the value; that of no network is 32 zeros. The salt of each value, 16 random bytes, is
+//! in a column beside it. So a value can be erased and the chain still verifies: the value becomes empty, and its
 //! salt becomes the commitment. Nobody who has the chain can find the value by trying, because the salt is gone too.
 //!
 //! `audit_state` has the number and the digest of the last row, so that missing rows at the end are noticed too. Its
@@ -148,11 +148,12 @@ const COLUMNS: &str = "id, at, actor, source, network, action, subject, details,
 /// The bytes of a salt.
 const SALT: usize = 16;
 
-/// The commitment of a value with its salt; that itself if the value was erased. `None` if the salt is none.
-fn commitment(salt: &[u8], value: &str) -> Option<[u8; 32]> {
-    match salt.len() {
-        SALT => Some(Sha256::new().chain_update(salt).chain_update(value).finalize().into()),
-        _ if value.is_empty() => salt.try_into().ok(),
+/// The commitment of a value with its salt; that itself if the value was erased. `None` if the salt is none of them.
+fn commitment(salt: &[u8], value: Option<&str>) -> Option<[u8; 32]> {
+    match (salt.len(), value) {
+        (0, None) => Some([0; 32]),
+        (SALT, Some(value)) => Some(Sha256::new().chain_update(salt).chain_update(value).finalize().into()),
+        (_, Some("")) => salt.try_into().ok(),
         _ => None,
     }
 }
@@ -203,7 +204,7 @@ impl AuditRecord {
         encoded.extend(self.at.as_microsecond().to_be_bytes());
         text(&mut encoded, self.source.as_bytes());
         text(&mut encoded, self.action.as_bytes());
-        let values = [&self.actor, self.network.as_deref().unwrap_or_default(), &self.subject, &self.details];
+        let values = [Some(&*self.actor), self.network.as_deref(), Some(&self.subject), Some(&self.details)];
         for (salt, value) in self.salts.iter().zip(values) {
             encoded.extend(commitment(salt, value)?);
         }
@@ -248,6 +249,9 @@ pub(super) async fn append(
         salts: [(); 4].map(|()| rand::random::<[u8; SALT]>().to_vec()),
         digest: Vec::new(),
     };
+    if record.network.is_none() {
+        record.salts[1].clear();
+    }
     record.digest = record.digest_after(&before).expect("it has salts").to_vec();
 
     let mut update = transaction.sql();
@@ -337,9 +341,16 @@ mod tests {
             action: "token.create".into(),
             subject: "token 3".into(),
             details: "{}".into(),
-            salts: [1, 2, 3, 4].map(|number| vec![number; SALT]),
+            salts: [vec![1; SALT], Vec::new(), vec![3; SALT], vec![4; SALT]],
             digest: Vec::new(),
         }
+    }
+
+    /// A row with a network.
+    fn with_network(network: &str) -> AuditRecord {
+        let mut record = AuditRecord { network: Some(network.into()), ..record() };
+        record.salts[1] = vec![2; SALT];
+        record
     }
 
     fn digest(record: &AuditRecord) -> [u8; 32] {
@@ -354,9 +365,10 @@ mod tests {
             AuditRecord { at: Timestamp::from_microsecond(1_700_000_000_123_457).unwrap(), ..record() },
             AuditRecord { actor: "eve@acme.example".into(), ..record() },
             AuditRecord { source: "command".into(), ..record() },
-            AuditRecord { network: Some("192.0.2.0/24".into()), ..record() },
+            with_network("192.0.2.0/24"),
+            with_network(""),
             AuditRecord { source: "administrationtoken".into(), action: ".create".into(), ..record() },
-            AuditRecord { salts: [2, 1, 3, 4].map(|number| vec![number; SALT]), ..record() },
+            AuditRecord { salts: [vec![3; SALT], Vec::new(), vec![1; SALT], vec![4; SALT]], ..record() },
             AuditRecord { subject: "token 3{}".into(), details: String::new(), ..record() },
             AuditRecord { details: "{ }".into(), ..record() },
         ];
@@ -376,7 +388,7 @@ mod tests {
             record.salts[0] = salt;
             record
         };
-        let erased = commitment(&[1; SALT], "ana@acme.example").unwrap();
+        let erased = commitment(&[1; SALT], Some("ana@acme.example")).unwrap();
         assert_eq!(digest(&with(erased.to_vec(), "")), original);
         assert_eq!(with(erased.to_vec(), "eve@acme.example").digest_after(&[]), None);
         assert_eq!(with([&[1; SALT][..], b"ana"].concat(), "@acme.example").digest_after(&[]), None);
@@ -387,6 +399,8 @@ mod tests {
             Some(false)
         );
         assert_eq!(with(Vec::new(), "").digest_after(&[]), None);
+        let no_network = AuditRecord { network: Some(String::new()), ..record() };
+        assert_eq!(no_network.digest_after(&[]), None, "an empty text is not the same as none");
     }
 
     #[test]
@@ -406,7 +420,6 @@ mod tests {
             &Sha256::digest([&[4; 16][..], b"{}"].concat()),
         ];
         let expected: [u8; 32] = Sha256::digest(encoded.concat()).into();
-        let record = AuditRecord { network: Some("192.0.2.0/24".into()), ..record() };
-        assert_eq!(record.digest_after(&[]), Some(expected));
+        assert_eq!(with_network("192.0.2.0/24").digest_after(&[]), Some(expected));
     }
 }

@@ -65,7 +65,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_forms(&self, page: PageRequest) -> Result<Page<FormSummary>, StoreError> {
-        let mut reader = self.database.reader().await?;
+        let reader = self.database.reader().await?;
         let mut sql = reader.sql();
         let position = CountedList::Forms.write_skipped(&mut sql, page);
         sql.push("SELECT ");
@@ -76,9 +76,7 @@ impl Store {
         sql.push(" ORDER BY id");
         position.write_limit(&mut sql);
         sql.push(") AS page)");
-        let row = reader.fetch_one(sql).await?;
-        drop(reader);
-        self.note_stale(row.get(1)?);
+        let row = self.fetch_list(reader, sql).await?;
         Ok(Page { items: row.records(2)?, total: not_negative(row.get(0)?) })
     }
 

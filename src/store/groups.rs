@@ -172,7 +172,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_groups(&self, filter: &GroupFilter, page: PageRequest) -> Result<Page<GroupSummary>, StoreError> {
-        let mut reader = self.database.reader().await?;
+        let reader = self.database.reader().await?;
         let mut sql = reader.sql();
         let list = if filter.managed { CountedList::ManagedGroups } else { CountedList::Groups };
         // At most one group has an identifier.
@@ -198,9 +198,7 @@ impl Store {
         sql.push(" ORDER BY g.id");
         position.write_limit(&mut sql);
         sql.push(") AS g ORDER BY g.id) AS g)");
-        let row = reader.fetch_one(sql).await?;
-        drop(reader);
-        self.note_stale(row.get(1)?);
+        let row = self.fetch_list(reader, sql).await?;
         Ok(Page { items: row.records(2)?, total: not_negative(row.get(0)?) })
     }
 

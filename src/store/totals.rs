@@ -18,9 +18,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::engine::{Database, Transaction};
+use super::engine::{Database, PooledConnection, Transaction};
 use super::settle::Settler;
-use super::statement::{Dialect, JsonRows, PageRequest, PageScan, SortDirection, Sql};
+use super::statement::{Dialect, JsonRows, PageRequest, PageScan, Row, SortDirection, Sql};
 use super::{Store, StoreError, with_causes};
 
 /// What is counted as one list in the order of its ids.
@@ -94,7 +94,7 @@ impl CountedList {
         sql.push("), 0) AS bigint) END");
     }
 
-    /// Adds the start of a statement whose pages may be far inside: the table `skipped (listed, before_id)`.
+    /// Adds the start of a statement whose pages may be far inside: the table `skipped (listed, last_id)`.
     pub(super) fn write_skipped(self, sql: &mut Sql, page: PageRequest) -> PageStart {
         if page.offset() < MAX_SKIPPED {
             return PageStart::Offset(page);
@@ -106,8 +106,9 @@ impl CountedList {
         self.write_block(sql);
         sql.push(" FROM ");
         self.write_stale(sql);
-        sql.push("), skipped (listed, before_id) AS (");
-        sql.push("SELECT CAST(coalesce(max(through), 0) AS bigint), coalesce(max(key) + 1, 0) << 10 FROM (");
+        sql.push("), skipped (listed, last_id) AS (");
+        // Not the first id behind them: that of the last block is none.
+        sql.push("SELECT CAST(coalesce(max(through), 0) AS bigint), coalesce((max(key) << 10) + 1023, 0) FROM (");
         sql.push("SELECT key, sum(listed) OVER (ORDER BY key) AS through FROM blocks) AS running WHERE through <= ");
         sql.bind(page.offset()).push(" AND NOT ");
         self.write_all_are_stale(sql);
@@ -168,7 +169,7 @@ impl PageStart {
     /// Adds the condition on the ids of a page.
     pub(super) fn write_condition(self, sql: &mut Sql, id: &'static str) {
         if let Self::Skipped(_) = self {
-            sql.push(" AND ").push(id).push(" >= (SELECT before_id FROM skipped)");
+            sql.push(" AND ").push(id).push(" > (SELECT last_id FROM skipped)");
         }
     }
 
@@ -197,10 +198,12 @@ pub(super) const MEMBERS: &str = "CASE WHEN g.id IN (SELECT key FROM stale_count
     ELSE coalesce((SELECT listed FROM listed_counts WHERE counted = 'members' AND key = g.id AND status = ''), 0) END";
 
 /// An expression: what it costs lists to count the noted ones themselves. A note is 1, and as many again for every 500 rows.
+/// Of very many notes, only some are looked at.
 pub(super) const STALE: &str = "(SELECT CAST(coalesce(sum(1 + coalesce((SELECT c.listed FROM listed_counts c \
-    WHERE c.counted = n.counted AND c.key = n.key AND c.status = ''), 0) / 500), 0) AS bigint) FROM stale_counts n)";
+    WHERE c.counted = n.counted AND c.key = n.key AND c.status = ''), 0) / 500), 0) AS bigint) \
+    FROM (SELECT counted, key FROM stale_counts LIMIT 100) AS n)";
 
-/// From which cost on the noted ones are counted again.
+/// From which cost on the noted ones are counted again. Fewer than the notes that [`STALE`] looks at.
 ///
 /// Larger: lists take longer, up to 50 µs for each. Smaller: more transactions count.
 const MAX_STALE: i64 = 20;
@@ -211,11 +214,19 @@ const MAX_STALE: i64 = 20;
 const WRITES_PER_RECOUNT: usize = 100;
 
 impl Store {
-    /// Counts again in the background if that saves lists time.
-    pub(super) fn note_stale(&self, cost: i64) {
-        if cost > MAX_STALE {
+    /// Reads a list: one row, whose second column is [`STALE`]. Counts again in the background if that saves lists time, also
+    /// if the list took too long.
+    pub(super) async fn fetch_list(&self, mut reader: PooledConnection, sql: Sql) -> Result<Row, StoreError> {
+        let row = reader.fetch_one(sql).await;
+        drop(reader);
+        let is_costly = match &row {
+            Ok(row) => row.get::<i64>(1)? > MAX_STALE,
+            Err(_) => true,
+        };
+        if is_costly {
             self.recount_later();
         }
+        Ok(row?)
     }
 
     /// Counts a write of a group, and counts again now and then.
@@ -313,7 +324,10 @@ pub(super) fn write_count_wrong(sql: &mut Sql) {
         sql.push("SELECT ").push(list.literal()).push(" AS counted, ").push(list.noted()).push(" AS noted, ");
         sql.push("id >> 10 AS key, count(*) AS listed").push(list.rows()).push(" GROUP BY id >> 10 UNION ALL ");
     }
-    sql.push("SELECT 'members', 'members', group_id, count(*) FROM group_members GROUP BY group_id ");
+    // A program without foreign keys may write members of groups that can't be.
+    sql.push(
+        "SELECT 'members', 'members', group_id, count(*) FROM group_members WHERE group_id > 0 GROUP BY group_id ",
+    );
     sql.push(
         "UNION ALL SELECT counted, CASE counted WHEN 'managed groups' THEN 'groups' ELSE counted END, key, -listed ",
     );

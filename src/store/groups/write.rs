@@ -192,32 +192,60 @@ async fn update(
     Ok(())
 }
 
-/// An id above every id that a group has or had.
-const NEXT_ID_ON_SQLITE: &str = "SELECT max(\
-    coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'groups' AND seq < 9007199254740991), 0), \
-    (SELECT coalesce(max(id), 0) FROM groups WHERE NOT built_in)) + 1";
+/// The id of the built-in group, which is the largest. Ids of other programs beyond it do not count.
+const MAX_ID: i64 = 9_007_199_254_740_991;
+
+/// The largest id that a group has, and the last one that was assigned. Neither counts from [`MAX_ID`] on.
+const LAST_IDS: [&str; 2] = [
+    "SELECT (SELECT coalesce(max(id), 0) FROM groups WHERE id < 9007199254740991), \
+        CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM groups_id_seq",
+    "SELECT (SELECT coalesce(max(id), 0) FROM groups WHERE id < 9007199254740991), \
+        coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'groups'), 0)",
+];
+
+/// The lowest id that no group has, for a database whose highest is taken.
+const LOWEST_FREE_ID: &str = "SELECT min(id) + 1 FROM (SELECT 0 AS id UNION ALL SELECT id FROM groups) AS taken \
+    WHERE id + 1 NOT IN (SELECT id FROM groups)";
+
+/// An id above every id that a group has or had, if there is one. The caller keeps other writes from creating groups.
+async fn next_id(transaction: &mut Transaction, durability: Durability) -> Result<i64, sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push_each(LAST_IDS);
+    let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
+    let (largest, assigned): (i64, i64) = (row.get(0)?, row.get(1)?);
+    let is_lost = assigned >= MAX_ID;
+    let next = largest.max(if is_lost { 0 } else { assigned }) + 1;
+    let mut sql = transaction.sql();
+    if next >= MAX_ID {
+        sql.push(LOWEST_FREE_ID);
+    } else {
+        // A dry run changes nothing. On Postgres, other programs take numbers from the sequence meanwhile; on SQLite, writing
+        // the id of the built-in group again makes the largest id the last one.
+        match (durability, transaction.dialect()) {
+            (Durability::DryRun, _) => return Ok(next),
+            (Durability::Commit, Dialect::Sqlite) if is_lost => {
+                sql.push("UPDATE sqlite_sequence SET seq = ").bind(largest).push(" WHERE name = 'groups'");
+                transaction.execute(sql).await?;
+                return Ok(next);
+            }
+            (Durability::Commit, Dialect::Sqlite) => return Ok(next),
+            (Durability::Commit, Dialect::Postgres) if is_lost => {
+                sql.push("SELECT setval('groups_id_seq', ").bind(next).push(")");
+            }
+            (Durability::Commit, Dialect::Postgres) => {
+                sql.push("SELECT setval('groups_id_seq', greatest(nextval('groups_id_seq'), ").bind(next).push("))");
+            }
+        }
+    }
+    transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)
+}
 
 async fn create(
     transaction: &mut Transaction,
     write: &GroupWrite,
     durability: Durability,
 ) -> Result<i64, GroupWriteError> {
-    let mut sql = transaction.sql();
-    // Also above ids that other programs assigned. A dry run only reads the sequence, because it could not roll back
-    // nextval.
-    match durability {
-        Durability::Commit => sql.push_either(
-            "SELECT setval('groups_id_seq', greatest(nextval('groups_id_seq'), \
-             (SELECT coalesce(max(id), 0) + 1 FROM groups WHERE NOT built_in)))",
-            NEXT_ID_ON_SQLITE,
-        ),
-        Durability::DryRun => sql.push_either(
-            "SELECT greatest((SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM groups_id_seq), \
-             (SELECT coalesce(max(id), 0) + 1 FROM groups WHERE NOT built_in))",
-            NEXT_ID_ON_SQLITE,
-        ),
-    };
-    let id: i64 = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
+    let id = next_id(transaction, durability).await?;
     let mut sql = transaction.sql();
     sql.push("INSERT INTO groups (id, name, external_id, managed) VALUES (")
         .bind(id)

@@ -546,7 +546,10 @@ BEGIN
       PERFORM pg_stat_force_next_flush();
     END IF;
     IF (NEW.id, NEW.disabled, NEW.parent_id) IS DISTINCT FROM (OLD.id, OLD.disabled, OLD.parent_id) THEN
-      INSERT INTO stale_counts VALUES ('forms', OLD.id >> 10), ('forms', NEW.id >> 10);
+      INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10);
+    END IF;
+    IF NEW.id <> OLD.id THEN
+      INSERT INTO stale_counts VALUES ('forms', OLD.id >> 10);
     END IF;
   END IF;
   RETURN NULL;
@@ -560,8 +563,10 @@ BEGIN
     INSERT INTO stale_counts VALUES ('groups', NEW.id >> 10);
   ELSIF TG_OP = 'DELETE' THEN
     INSERT INTO stale_counts VALUES ('groups', OLD.id >> 10), ('members', OLD.id);
-  ELSIF (NEW.id, NEW.managed) <> (OLD.id, OLD.managed) THEN
+  ELSIF NEW.id <> OLD.id THEN
     INSERT INTO stale_counts VALUES ('groups', OLD.id >> 10), ('groups', NEW.id >> 10);
+  ELSIF NEW.managed <> OLD.managed THEN
+    INSERT INTO stale_counts VALUES ('groups', NEW.id >> 10);
   END IF;
   RETURN NULL;
 END

@@ -252,7 +252,7 @@ CREATE TABLE audit_log (
   details TEXT NOT NULL, -- a JSON object
   digest BLOB NOT NULL, -- SHA-256 of the digest of the previous row and of this row
   actor_salt BLOB NOT NULL DEFAULT X'', -- 16 bytes; SHA-256 of them and the value if the value was erased
-  network_salt BLOB NOT NULL DEFAULT X'',
+  network_salt BLOB NOT NULL DEFAULT X'', -- empty without a network
   subject_salt BLOB NOT NULL DEFAULT X'',
   details_salt BLOB NOT NULL DEFAULT X''
 ) STRICT;
@@ -317,7 +317,7 @@ CREATE TABLE stale_counts (
 -- The triggers of the plain tables. Opening a file takes about 15 µs for each, so there is one for each table and event. Rows
 -- that REPLACE removes fire none, and SQLite does not say that a statement is a REPLACE. So where a row can be removed by another
 -- key than its id, a trigger before the event notes the rows that would be removed, and one after it the row itself: only then
--- its id is known.
+-- its id is known. None names the column id, because an UPDATE may set it as rowid.
 
 -- SQLite's lower() folds ASCII only. formgate folds other addresses before it looks for a user. The UPDATE has the conflict
 -- clause of the statement that fired the trigger, and can replace users too.
@@ -329,7 +329,7 @@ CREATE TRIGGER users_inserted AFTER INSERT ON users BEGIN
     WHERE NEW.email_folded IS NULL AND id = NEW.id;
   INSERT INTO stale_counts VALUES ('users', NEW.id >> 10);
 END;
-CREATE TRIGGER users_updating BEFORE UPDATE OF id, email_folded ON users BEGIN
+CREATE TRIGGER users_updating BEFORE UPDATE ON users BEGIN
   INSERT INTO stale_counts SELECT 'users', id >> 10 FROM users WHERE email_folded = NEW.email_folded;
   INSERT INTO stale_counts VALUES ('users', NEW.id >> 10), ('users', OLD.id >> 10);
 END;
@@ -347,7 +347,7 @@ END;
 CREATE TRIGGER forms_inserted AFTER INSERT ON forms BEGIN
   INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10);
 END;
-CREATE TRIGGER forms_updated AFTER UPDATE OF id, disabled, graduated, parent_id ON forms BEGIN
+CREATE TRIGGER forms_updated AFTER UPDATE ON forms BEGIN
   SELECT raise(ABORT, 'a submission of the form has a parent and children')
     FROM submissions c JOIN submissions p ON p.id = c.parent_id
     WHERE NEW.graduated > OLD.graduated AND p.form_id = NEW.id AND p.parent_id IS NOT NULL;
@@ -365,7 +365,7 @@ END;
 CREATE TRIGGER groups_inserted AFTER INSERT ON groups BEGIN
   INSERT INTO stale_counts VALUES ('groups', NEW.id >> 10);
 END;
-CREATE TRIGGER groups_updating BEFORE UPDATE OF id, external_id, managed, built_in ON groups BEGIN
+CREATE TRIGGER groups_updating BEFORE UPDATE ON groups BEGIN
   INSERT INTO stale_counts SELECT 'groups', id >> 10 FROM groups WHERE external_id = NEW.external_id;
   INSERT INTO stale_counts SELECT 'groups', -1 WHERE NEW.built_in;
   INSERT INTO stale_counts VALUES ('groups', NEW.id >> 10), ('groups', OLD.id >> 10);

@@ -86,6 +86,7 @@ const REPLACING: &[&str] = &[
     "UPDATE OR REPLACE users SET id = 4000 WHERE id = 2; UPDATE OR REPLACE users SET id = 21 WHERE id = 4000",
     "UPDATE OR REPLACE groups SET external_id = 'a' WHERE id = 2000000",
     "UPDATE OR REPLACE forms SET id = 7 WHERE id = 1",
+    "UPDATE forms SET rowid = 9000 WHERE id = 7; UPDATE groups SET oid = 9000 WHERE id = 1; UPDATE users SET _rowid_ = 9000 WHERE id = 3",
     "INSERT INTO group_members (group_id, user_id) SELECT 2000000, id FROM users WHERE true ON CONFLICT DO NOTHING",
     "PRAGMA recursive_triggers = ON; INSERT OR REPLACE INTO group_members SELECT * FROM group_members; \
      INSERT OR REPLACE INTO forms (id, name) VALUES (7, 'Again'); INSERT OR REPLACE INTO users (id, email) SELECT id, email FROM users; \
@@ -156,6 +157,24 @@ on_both_databases! {
         assert!(check.code == 0 && !check.stdout.contains("rows that searches read"), "{check:?}");
     }
 
+    async fn very_many_notes_are_counted_in_time_and_then_gone(engine: Engine) {
+        let account = account(engine, "");
+        let database = account.database().await;
+        let numbers = match engine {
+            Engine::Sqlite => "(WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500000) SELECT i FROM n) AS n",
+            Engine::Postgres | Engine::PostgresOn(_) => "generate_series(1, 500000) AS n (i)",
+        };
+        database.execute("INSERT INTO forms (id, name) VALUES (1, 'A'), (2000, 'B'), (90000, 'C')").await;
+        // As the same rows leave them that are written again and again.
+        database.execute(&format!("INSERT INTO stale_counts (counted, key) SELECT 'forms', i % 90 FROM {numbers}")).await;
+        for path in ["/api/v1/form", "/api/v1/form?page=700"] {
+            let page = account.client.get(path).send().await;
+            assert_eq!((page.status.as_u16(), page.json()["meta"]["total"].as_i64()), (200, Some(3)), "{path}");
+        }
+        wait_until_counted(&account, &database).await;
+        assert_exact(&account, &database, "counting again").await;
+    }
+
     async fn pages_far_inside_show_what_stands_there_whatever_the_ids(engine: Engine) {
         let account = account(engine, "");
         let database = account.database().await;
@@ -172,10 +191,13 @@ on_both_databases! {
             database.execute(&statement).await;
         }
         let id = |i: i64| if i <= 6000 { i } else { i * 5000 };
-        let forms: Vec<String> = (1..=9000).filter(|i| i % 3 != 0).map(|i| format!("for_{}", id(i))).collect();
+        let mut forms: Vec<String> = (1..=9000).filter(|i| i % 3 != 0).map(|i| format!("for_{}", id(i))).collect();
         let mut groups: Vec<String> = (1..=9000).map(|i| format!("grp_{}", id(i))).collect();
         let managed: Vec<String> = (1..=9000).filter(|i| i % 2 == 0).map(|i| format!("grp_{}", id(i))).collect();
         groups.push("grp_9007199254740991".to_owned());
+        // A block whose end is the largest number.
+        database.execute("INSERT INTO forms (id, name) VALUES (9223372036854775807, 'Last')").await;
+        forms.push("for_9223372036854775807".to_owned());
         for (path, all) in [("/api/v1/form?", forms), ("/api/v1/group?", groups), ("/api/v1/group?managed=1&", managed)] {
             let last = all.len().div_ceil(100);
             for number in [1, 2, 20, 21, 22, 35, 40, last - 1, last, last + 1, 1_000_000] {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{ALL_USERS, GROUPS, everything, faulty_fields, members, pull, put, show, write};
 use crate::api::account::account;
-use crate::support::fixture::{Site, on_both_databases};
+use crate::support::fixture::{Engine, Site, on_both_databases};
 
 on_both_databases! {
     async fn a_new_group_reads_as_it_was_written(engine: Engine) {
@@ -132,6 +132,30 @@ on_both_databases! {
         assert_eq!(written["result"], "created");
         assert!(super::model::number(written["data"]["id"].as_str().unwrap()) > 2, "{written}");
         assert_eq!(super::counts(&written), [3, 0, 2]);
+    }
+
+    /// Ids up to that of the built-in group, which is the largest integer that every JSON parser reads.
+    async fn ids_stay_below_the_largest_whatever_another_writer_gave(engine: Engine) {
+        const LARGEST: i64 = 9_007_199_254_740_991;
+        let account = account(engine, "");
+        let database = account.database().await;
+        let create = async |name: &str| {
+            let id = write(&account.client, &json!({"name": name})).await["data"]["id"].as_str().unwrap().to_owned();
+            assert!(super::model::number(&id) < LARGEST, "{id}");
+            account.client.delete(&format!("{GROUPS}/{id}")).send().await;
+            id
+        };
+        // As a database is filled from another one.
+        let truth = if engine == Engine::Sqlite { "1" } else { "true" };
+        let built_in = format!("INSERT INTO groups (id, name, built_in) VALUES ({LARGEST}, 'All Users', {truth})");
+        database.execute(&format!("DELETE FROM groups; {built_in}")).await;
+        assert_ne!(create("Sales").await, create("Support").await, "the first one was deleted");
+        for id in [LARGEST + 1, i64::MAX - 1, i64::MAX, LARGEST - 1] {
+            database.execute(&format!("INSERT INTO groups (id, name) VALUES ({id}, 'x')")).await;
+            create("Sales").await;
+            database.execute("DELETE FROM groups WHERE name = 'x'").await;
+            create("Sales").await;
+        }
     }
 
     async fn an_unknown_key_is_ignored_and_named(engine: Engine) {

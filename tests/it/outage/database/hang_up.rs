@@ -24,7 +24,7 @@ const LONG: i64 = 60;
 
 /// Statements of requests. The inspection of the node counts the forms too, once.
 const STATEMENTS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
-    AND application_name = 'formgate' AND state = 'active' AND query NOT LIKE '%AS differences%'";
+    AND application_name = 'formgate' AND state = 'active' AND query NOT LIKE '%AS noted%'";
 
 /// Makes reading forms take longer than any test, and nothing else.
 async fn slow_down(database: &Database) {
