@@ -27,6 +27,7 @@ mod listener;
 pub mod operator;
 mod pass_through;
 mod proxy;
+mod slots;
 mod socket;
 #[cfg(test)]
 mod tests;

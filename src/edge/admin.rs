@@ -18,11 +18,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::accept::Acceptor;
+use super::slots::Slots;
 use crate::metrics::Metrics;
 
 /// The maximum number of open connections.
@@ -34,7 +33,7 @@ pub const CONNECTIONS: usize = 64;
 /// How long a connection may take for a head, including the time between two requests, and how long it may leave a
 /// response unread.
 ///
-/// Larger: forgotten connections hold the few permits. Smaller: a scraper that polls every 30 s reconnects each
+/// Larger: forgotten connections hold descriptors for longer. Smaller: a scraper that polls every 30 s reconnects each
 /// time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -71,12 +70,10 @@ pub fn serve(listener: TcpListener, metrics: Metrics, readiness: ReadinessFn) ->
 
 async fn accept_all(listener: TcpListener, metrics: Metrics, readiness: ReadinessFn) {
     let mut acceptor = Acceptor::new(listener, IDLE_TIMEOUT);
-    let permits = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut connections = JoinSet::new();
+    let mut slots = Slots::new(CONNECTIONS);
     loop {
-        let permit = Arc::clone(&permits).acquire_owned().await.expect("the permits are never closed");
         let (stream, _) = acceptor.next().await;
-        while connections.try_join_next().is_some() {}
+        slots.room().await;
         let (metrics, readiness) = (metrics.clone(), Arc::clone(&readiness));
         let service = service_fn(move |request| {
             let response = answer(&request, &metrics, &readiness);
@@ -85,11 +82,11 @@ async fn accept_all(listener: TcpListener, metrics: Metrics, readiness: Readines
         let mut settings = http1::Builder::new();
         settings.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
         let connection = settings.serve_connection(TokioIo::new(stream), service);
-        connections.spawn(async move {
+        // Requests are answered at once, so each connection is one that waits.
+        slots.serve(|_slot| async move {
             if let Err(error) = connection.await {
                 tracing::debug!(reason = &error as &dyn std::error::Error, "admin connection failed");
             }
-            drop(permit);
         });
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -21,26 +21,31 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::accept::Acceptor;
+use super::slots::{Slot, Slots};
 use crate::config::OperatorAddress;
 use crate::operator::{MAX_BODY, OperatorApi, Transport};
 use crate::reply::Reply;
 use crate::rights;
+use crate::shares::Shares;
 
 /// The maximum number of open connections for each address.
 ///
 /// Larger: callers of this API can use up the file descriptors of other clients. Smaller: waiting callers lock others out.
 pub const CONNECTIONS: usize = 64;
 
+/// How many requests of one caller are answered at once on each address: of a token, or of a system user.
+///
+/// Larger: a caller whose requests wait for changes locks the others out. Smaller: its requests are refused sooner.
+const REQUESTS_OF_A_CALLER: usize = CONNECTIONS / 4;
+
 /// How long a connection may take for a head, including the time between two requests, and how long it may leave a
 /// response unread.
 ///
-/// Larger: forgotten connections hold the few permits. Smaller: callers reconnect more often.
+/// Larger: forgotten connections hold descriptors for longer. Smaller: callers reconnect more often.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a body may take.
@@ -136,17 +141,16 @@ pub fn serve(listeners: Vec<OperatorListener>, api: &Arc<OperatorApi>) -> Vec<Ab
 }
 
 async fn accept_all(listener: OperatorListener, api: Arc<OperatorApi>) {
-    let permits = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut connections = JoinSet::new();
+    let served = Served { api, shares: Arc::new(Shares::new(REQUESTS_OF_A_CALLER, CONNECTIONS)) };
+    let mut slots = Slots::new(CONNECTIONS);
     match listener {
         OperatorListener::Unix(listener, _file) => loop {
-            let permit = Arc::clone(&permits).acquire_owned().await.expect("the permits are never closed");
-            while connections.try_join_next().is_some() {}
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let user =
                         stream.peer_cred().map_or_else(|_| "unknown".to_owned(), |peer| rights::user(peer.uid()));
-                    connections.spawn(connection(stream, Transport::Socket { user }, Arc::clone(&api), permit));
+                    slots.room().await;
+                    slots.serve(|slot| connection(stream, Transport::Socket { user }, served.clone(), slot));
                 }
                 Err(_) => sleep(RETRY_PAUSE).await,
             }
@@ -154,42 +158,56 @@ async fn accept_all(listener: OperatorListener, api: Arc<OperatorApi>) {
         OperatorListener::Tcp(listener) => {
             let mut acceptor = Acceptor::new(listener, IDLE_TIMEOUT);
             loop {
-                let permit = Arc::clone(&permits).acquire_owned().await.expect("the permits are never closed");
                 let (stream, from) = acceptor.next().await;
-                while connections.try_join_next().is_some() {}
                 let transport = Transport::Tcp { from: from.ip() };
-                connections.spawn(connection(stream, transport, Arc::clone(&api), permit));
+                slots.room().await;
+                slots.serve(|slot| connection(stream, transport, served.clone(), slot));
             }
         }
     }
 }
 
+/// What each connection of an address needs.
+#[derive(Clone)]
+struct Served {
+    api: Arc<OperatorApi>,
+    shares: Arc<Shares>,
+}
+
 async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     transport: Transport,
-    api: Arc<OperatorApi>,
-    permit: OwnedSemaphorePermit,
+    served: Served,
+    slot: Arc<Slot>,
 ) {
     let service = service_fn(|request| {
-        let (api, transport) = (Arc::clone(&api), transport.clone());
+        let (served, transport, busy) = (served.clone(), transport.clone(), slot.begin());
         // A task of its own: a change that was begun is finished although the caller has gone.
-        let answering = tokio::spawn(async move { answer(request, &transport, &api).await });
-        async { Ok::<_, Infallible>(answering.await.unwrap_or_else(|_| failed())) }
+        let answering = tokio::spawn(async move { answer(request, &transport, &served).await });
+        async {
+            let _busy = busy;
+            Ok::<_, Infallible>(answering.await.unwrap_or_else(|_| failed()))
+        }
     });
     let mut settings = http1::Builder::new();
     settings.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
     if let Err(error) = settings.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(reason = &error as &dyn std::error::Error, "connection of the operator API failed");
     }
-    drop(permit);
 }
 
-async fn answer(request: Request<Incoming>, transport: &Transport, api: &OperatorApi) -> Response<Full<Bytes>> {
+async fn answer(request: Request<Incoming>, transport: &Transport, served: &Served) -> Response<Full<Bytes>> {
+    let api = &served.api;
     let (head, body) = request.into_parts();
     // Before the body is read, so that a caller without a token occupies no memory.
     let caller = match api.identify(transport, &head).await {
         Ok(caller) => caller,
         Err(refused) => return respond(refused),
+    };
+    let Some(_share) = served.shares.begin(&caller.name) else {
+        let text = format!("More than {REQUESTS_OF_A_CALLER} requests of this caller are being answered");
+        let refused = Reply::json(StatusCode::TOO_MANY_REQUESTS, &json!({ "message": text }));
+        return respond(refused.with_header(RETRY_AFTER, HeaderValue::from_static("1")));
     };
     let body = match timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await {
         Ok(Ok(body)) => body.to_bytes(),

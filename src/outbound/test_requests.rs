@@ -3,20 +3,24 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::Semaphore;
-
 use super::client::{Attempt, Client, Message};
+use crate::shares::Shares;
+
+/// How many tests of an account a node runs at once.
+///
+/// Larger: fewer accounts can test while receivers of some hang. Smaller: an account can't test two receivers at once.
+const OF_AN_ACCOUNT: usize = 2;
 
 /// How many tests a node runs at once.
 ///
 /// Larger: callers with receivers that hang hold more sockets. Smaller: tests are refused while others run.
-const MAX_AT_ONCE: usize = 8;
+const AT_ONCE: usize = 64;
 
-/// Sends tests, a few at once.
+/// Sends tests, a few at once for each account.
 #[derive(Debug)]
 pub struct TestRequests {
     client: Arc<Client>,
-    permits: Semaphore,
+    shares: Shares,
     limit: Duration,
 }
 
@@ -24,12 +28,12 @@ impl TestRequests {
     /// Sends with a client. A test ends `limit` after it began, or after the time limit of the client if that is shorter.
     #[must_use]
     pub fn new(client: Arc<Client>, limit: Duration) -> Self {
-        Self { client, permits: Semaphore::new(MAX_AT_ONCE), limit }
+        Self { client, shares: Shares::new(OF_AN_ACCOUNT, AT_ONCE), limit }
     }
 
-    /// Sends a message for a test that began at an instant; none if too many tests run.
-    pub async fn send(&self, message: &Message<'_>, began: Instant) -> Option<Attempt> {
-        let _permit = self.permits.try_acquire().ok()?;
+    /// Sends a message for a test of an account that began at an instant; none if too many tests of the account run, or of all.
+    pub async fn send(&self, account: &str, message: &Message<'_>, began: Instant) -> Option<Attempt> {
+        let _share = self.shares.begin(account)?;
         let limit = self.limit.saturating_sub(began.elapsed());
         Some(self.client.send_within(limit, message).await)
     }

@@ -83,7 +83,7 @@ pub async fn send_test(
     let event_id = EventId::parse(&id).expect("an envelope has a valid id");
     let at = Timestamp::now();
     let message = Message { target: &target, id: &event_id, at, attempt: 1, body: json.into(), secrets: &secrets };
-    let attempt = tests.send(&message, began).await.ok_or(Untested::Busy)?;
+    let attempt = tests.send(origin.account, &message, began).await.ok_or(Untested::Busy)?;
     Ok(attempt_record(id, event, sample.id, 1, at, &attempt))
 }
 

@@ -1,12 +1,94 @@
 //! The answers of the operator API.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use http::Method;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 
 use super::scene::{Scene, me};
-use crate::support::fixture::on_both_databases;
+use crate::support::client::operator_get;
+use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::process::Node;
+
+/// How long everything may take here; a connection may be without a request for longer.
+const SOON: Duration = Duration::from_secs(40);
+
+/// Where a node serves the operator API over TCP.
+fn operator_tcp(node: &mut Node) -> SocketAddr {
+    let address = node.log().lines().find_map(|line| {
+        let (_, rest) = line.split_once("operator API is served\",\"address\":\"127.0.0.1:")?;
+        rest.split_once('"')?.0.parse::<u16>().ok()
+    });
+    SocketAddr::from(([127, 0, 0, 1], address.expect("it is logged")))
+}
+
+/// The status of a request over TCP.
+async fn ask(address: SocketAddr, token: &str, target: &str) -> u16 {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head =
+        format!("GET {target} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut line = [0; 12];
+    stream.read_exact(&mut line).await.unwrap();
+    std::str::from_utf8(&line[9..]).unwrap().parse().unwrap()
+}
+
+fn operator_token(scene: &Scene, name: &str) -> String {
+    scene.succeed(&["operator-token", "create", "--name", name]).trim_end().to_owned()
+}
+
+#[tokio::test]
+async fn connections_without_a_request_lock_nobody_out() {
+    const HALF: &[u8] = b"GET /v1/nodes HTTP/1.1\r\nhost: x\r\n";
+    let scene = Scene::new(Engine::Sqlite);
+    let mut node = scene.start(0);
+    let (tcp, metrics) = (operator_tcp(&mut node), node.operator_address());
+    let token = operator_token(&scene, "tests");
+    let mut held: (Vec<UnixStream>, Vec<TcpStream>) = Default::default();
+    for _ in 0..100 {
+        let mut stream = UnixStream::connect(scene.socket(0)).await.unwrap();
+        stream.write_all(HALF).await.ok();
+        held.0.push(stream);
+        for address in [tcp, metrics] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(HALF).await.ok();
+            held.1.push(stream);
+        }
+    }
+    let answers = async {
+        assert_eq!(scene.call(0, Method::GET, "/v1/nodes", None).await.status, 200);
+        assert_eq!(ask(tcp, &token, "/v1/nodes").await, 200);
+        assert_eq!(operator_get(metrics, "/metrics").await.status, 200);
+    };
+    timeout(SOON, answers).await.expect("each is answered");
+    drop(held);
+}
+
+#[tokio::test]
+async fn a_caller_that_waits_for_changes_locks_nobody_out() {
+    let scene = Scene::new(Engine::Sqlite);
+    let mut node = scene.start(0);
+    let tcp = operator_tcp(&mut node);
+    let [waiting, other] = ["waiting", "other"].map(|name| operator_token(&scene, name));
+    let head = scene.call(0, Method::GET, "/v1/changes", None).await.body["meta"]["revision"].clone();
+    let target = format!("/v1/changes?after={head}&wait=60");
+    let asked: FuturesUnordered<_> = (0..64).map(|_| ask(tcp, &waiting, &target)).collect();
+    let answers = async {
+        // All but a share of them are refused, and the others wait.
+        let refused: Vec<u16> = asked.take(48).collect().await;
+        assert_eq!(refused, [429; 48]);
+        assert_eq!(ask(tcp, &other, "/v1/nodes").await, 200);
+        assert_eq!(scene.call(0, Method::GET, "/v1/nodes", None).await.status, 200);
+    };
+    timeout(SOON, answers).await.expect("each is answered");
+}
 
 on_both_databases! {
     async fn one_call_takes_an_account_from_sign_up_to_served(engine: Engine) {
@@ -120,15 +202,9 @@ on_both_databases! {
     }
 
     async fn a_caller_without_a_token_is_refused_before_its_body_is_read(engine: Engine) {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
         let scene = Scene::new(engine);
         let mut node = scene.start(0);
-        let address = node.log().lines().find_map(|line| {
-            let (_, rest) = line.split_once("operator API is served\",\"address\":\"127.0.0.1:")?;
-            rest.split_once('"')?.0.parse::<u16>().ok()
-        });
-        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", address.expect("it is logged"))).await.unwrap();
+        let mut stream = TcpStream::connect(operator_tcp(&mut node)).await.unwrap();
         let head = "PUT /v1/tenants/acme HTTP/1.1\r\nhost: operator\r\ncontent-length: 1000\r\n\r\n{";
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut answer = [0; 12];

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::scene::{Scene, envelope, events, received, without_delivery};
 use crate::support::answer::Answer;
 use crate::support::busy::{PeriodTooShort, with_period_from};
+use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site, on_both_databases};
 use crate::support::receiver::{Act, Receiver};
 
@@ -201,6 +203,39 @@ async fn a_subscription_of_another_account_is_out_of_reach() {
     let path = format!("/api/v1/subscribe/{id}/deliveries");
     assert_eq!(globex.get(&path).send().await.status, 404);
     assert_eq!(acme.get(&path).send().await.status, 200);
+}
+
+#[tokio::test]
+async fn tests_of_one_account_leave_room_for_those_of_others() {
+    let scene = Scene::built(Engine::Sqlite, |site| site.tenant("globex", Engine::Sqlite), without_delivery).await;
+    let hanging = Receiver::always(vec![Act::Hang]).await;
+    let made = scene.subscribe(&hanging, "submission.created", None).await;
+    scene.insert(1, 1, "x").await;
+    let path = format!("/api/v1/subscribe/{}/test", made["id"].as_str().unwrap());
+    let of_acme = join_all((0..20).map(|_| scene.client.post(&path).fresh().send()));
+
+    let site = &scene.site;
+    let database = Database::connect(site.database_url("globex")).await;
+    database
+        .execute(
+            "INSERT INTO forms (id, name) VALUES (1, 'F'); \
+             INSERT INTO submissions (form_id, status, created_at, updated_at) VALUES (1, 'pending', 0, 0)",
+        )
+        .await;
+    let globex = scene.nodes[0].client().to(&site.host("globex")).with(&site.token("globex", "tests"));
+    let receiver = Receiver::always(Act::status(200)).await;
+    let body = json!({ "target_url": receiver.url("/hook"), "event": "submission.created" });
+    let made = globex.post("/api/v1/subscribe").json(&body).send().await.json();
+    let of_globex = async {
+        received(&hanging, 2).await;
+        globex.post(&format!("/api/v1/subscribe/{}/test", made["data"]["id"].as_str().unwrap())).send().await
+    };
+    let (of_acme, of_globex) = tokio::join!(of_acme, of_globex);
+    assert_eq!(of_globex.status, 200, "{of_globex:?}");
+    assert_eq!(of_globex.json()["data"]["status"], 200);
+    let sent = of_acme.iter().filter(|answer| answer.status == 200).count();
+    assert!(of_acme.iter().all(|answer| answer.status == 200 || answer.status == 503), "{of_acme:?}");
+    assert!(sent >= 2 && sent < 20, "{sent} of 20 tests at once were sent");
 }
 
 on_both_databases! {
