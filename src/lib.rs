@@ -46,7 +46,7 @@
 //! acme
 //! dns
 //! background, memory, outbound
-//! deadline, file_stamp, host, metrics, owner_only, rare, rights, seal, systemd, telemetry
+//! deadline, file_stamp, host, metrics, owner_only, rare, rights, seal, shown_text, systemd, telemetry
 //! ```
 //!
 //! So `store` and `quota` know no HTTP, `api` knows no sockets, and only `store` names a database.
@@ -83,6 +83,7 @@ pub mod request;
 mod rights;
 pub mod seal;
 pub mod shared;
+mod shown_text;
 pub mod store;
 pub mod systemd;
 pub mod telemetry;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::PresentedToken;
+use crate::shown_text;
 use crate::store::{Actor, CreatedToken, NewToken, RotatedToken, Store, StoreError};
-use crate::tenant::shown_name;
 
 /// What a new token shall be.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ pub enum Rotated {
 #[derive(Debug, thiserror::Error)]
 pub enum CreateTokenError {
     /// The name is too long, invisible, or has characters that change what surrounds it.
-    #[error("{}", shown_name::RULE)]
+    #[error("{}", shown_text::NAME_RULE)]
     InvalidName,
     /// The token would have expired already.
     #[error("a token must expire in the future")]
@@ -85,7 +85,7 @@ pub enum CreateTokenError {
 /// Whether a token can have this name.
 #[must_use]
 pub fn is_valid_name(name: &str) -> bool {
-    shown_name::is_valid(name)
+    shown_text::is_valid_name(name)
 }
 
 /// Generates a token and stores its digest.
