@@ -42,8 +42,13 @@ pub enum Created {
         /// Its value, which can't be read again.
         token: PresentedToken,
     },
-    /// The same form was sent before, and created the token with this number.
-    Existing(i64),
+    /// The same form was sent before, and created a token.
+    Existing {
+        /// Its number.
+        id: i64,
+        /// Whether the form asked for the same name and expiry.
+        is_same: bool,
+    },
 }
 
 /// The outcome of rotating a token.
@@ -102,7 +107,7 @@ pub async fn create(store: &Store, request: NewTokenRequest, by: &Actor) -> Resu
     let new = new_token(&token, request.name, request.expires_at, request.form_key);
     Ok(match store.create_token(new, now, by).await? {
         CreatedToken::New(id) => Created::New { id, token },
-        CreatedToken::Existing(id) => Created::Existing(id),
+        CreatedToken::Existing { id, is_same } => Created::Existing { id, is_same },
     })
 }
 
