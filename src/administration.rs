@@ -134,6 +134,12 @@ impl Area {
         &self.settings.config.path
     }
 
+    /// Whether a path is that of a one-time link, whose secret must not cross a network in the clear.
+    #[must_use]
+    pub fn is_link(&self, path: &str) -> bool {
+        self.rest(path).starts_with("/enter/")
+    }
+
     /// A path below that of the area.
     fn rest<'p>(&self, path: &'p str) -> &'p str {
         path.strip_prefix(self.path()).unwrap_or_default()

@@ -270,6 +270,13 @@ pub struct GatewayConfig {
 }
 
 impl GatewayConfig {
+    /// The hosts and ports of the services that all tenants share: Redis, and the database of the registry.
+    #[must_use]
+    pub fn shared_services(&self) -> Vec<String> {
+        let redis = self.redis.iter().flat_map(|redis| redis.target.hosts());
+        redis.chain(self.registry.iter().filter_map(|registry| registry.database.host())).collect()
+    }
+
     /// The URL of the administration area at a tenant's sign-in address, without a slash at its end. `None` if the area
     /// is not served.
     #[must_use]

@@ -12,7 +12,7 @@
 //!   `failures` has what else may come of an order; `renewal` and `schedule` decide when the row is looked at next.
 //! - `authorities` has which authorities work, `budgets` what each allows.
 //! - [`Reason`]: what is wrong and what to do, in the same words everywhere; [`describe`] shows a row.
-//! - [`AccountDomains`]: what the administrators of an account see and may do.
+//! - [`AccountDomains`]: what the administrators of an account see and may do; `told` is what they read of a reason.
 //! - `challenges` answers the authorities, on any node.
 //! - `resealing` is for a change of `seal_keys`; `stored_keys` finds keys that are missing there, and
 //!   `unopenable` reports it on a running node.
@@ -36,6 +36,7 @@ mod renewal;
 mod resealing;
 mod schedule;
 mod stored_keys;
+mod told;
 mod unopenable;
 mod worker;
 
@@ -71,6 +72,7 @@ pub use plan::{AuthorityStatus, Plan, status};
 pub use reason::{OtherReason, Reason, proof_record};
 pub use resealing::{Resealed, UnopenedKey, reseal};
 pub use stored_keys::{MissingKey, UnreadyNodes, missing_keys, unready_nodes};
+pub use told::OF_THIS_GATEWAY;
 pub use worker::DomainWorker;
 
 /// Decides whether a certificate of a file covers a host that no file of its tenant does.

@@ -36,7 +36,7 @@ use crate::certificate::CertificateError;
 use crate::config::{Config, GatewayConfig, Problems};
 use crate::domains::DomainWorker;
 use crate::edge::admin::{self, Admin};
-use crate::edge::operator::OperatorBindError;
+use crate::edge::operator::{OperatorBindError, OperatorListener};
 use crate::edge::{self, Addresses, BindError, Certificates, CheckIntervals, Drained, Edge, Serving};
 use crate::gate::{BadTokens, Gate};
 use crate::memory::Memory;
@@ -213,8 +213,9 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         Some(address) => Some(edge::bind(address, &mut inherited).await?),
         None => None,
     };
-    let operator_addresses = config.gateway.operator.as_ref().map(|operator| operator.listen.as_slice());
-    let operator_listeners = edge::operator::listen(operator_addresses.unwrap_or_default()).await?;
+    let operator_listeners = config.gateway.operator.as_ref().map(|operator| operator.listen.as_slice());
+    let operator_listeners = edge::operator::listen(operator_listeners.unwrap_or_default()).await?;
+    let operator_addresses: Vec<_> = operator_listeners.iter().filter_map(OperatorListener::tcp).collect();
     let draining = Arc::new(AtomicBool::new(false));
     let webhooks = webhooks.enabled.then(|| {
         let directory = Arc::clone(&directory);
@@ -235,8 +236,8 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let own_services = RefuseOwnServices {
         guard: Arc::clone(&pipeline.targets),
         directory: Arc::clone(&directory),
-        redis: config.gateway.redis.iter().flat_map(|redis| redis.target.hosts()).collect(),
-        admin: admin.as_ref().map(|(address, _)| *address),
+        shared: config.gateway.shared_services(),
+        listeners: admin.iter().map(|(address, _)| *address).chain(operator_addresses).collect(),
     };
     let last_used = background::start(WriteLastUsed(directory), tasks);
     let webhooks = webhooks.map(|webhooks| {

@@ -46,7 +46,7 @@
 //! acme
 //! dns
 //! background, memory, outbound
-//! deadline, file_stamp, host, metrics, owner_only, rare, rights, seal, shares, systemd, telemetry
+//! deadline, file_stamp, host, metrics, owner_only, rare, rights, seal, shares, shown_text, systemd, telemetry
 //! ```
 //!
 //! So `store` and `quota` know no HTTP, `api` knows no sockets, and only `store` names a database.
@@ -84,6 +84,7 @@ mod rights;
 pub mod seal;
 pub mod shared;
 pub mod shares;
+mod shown_text;
 pub mod store;
 pub mod systemd;
 pub mod telemetry;

@@ -6,8 +6,9 @@
 //! 1. [`Providers`] has a [`Provider`] for each issuer, which reads and keeps its metadata (`metadata`) and keys
 //!    (`keys`).
 //! 2. [`SignInAttempt`] is what the browser keeps meanwhile; `state`, `nonce` and the PKCE verifier are derived from it.
-//! 3. [`Provider::identify`] takes what the provider sent back through the browser, exchanges the code, verifies the ID
-//!    token (`id_token`), and finds the role.
+//! 3. [`BrowserAnswer::find`] reads what the provider sent back through the browser, and finds the attempt that it
+//!    answers.
+//! 4. [`Provider::identify`] exchanges the code, verifies the ID token (`id_token`), and finds the role.
 //!
 //! The operator chose the issuer, so it may be at an address that is not public, unlike a webhook receiver. Link-local
 //! addresses and the metadata services of clouds are refused all the same. Whatever the provider does, each request to
@@ -26,7 +27,7 @@ use http::StatusCode;
 
 pub use attempt::{ATTEMPT_LIFETIME, SignInAttempt};
 pub use id_token::TokenFault;
-pub use provider::{Identified, Provider};
+pub use provider::{BrowserAnswer, Identified, Provider};
 pub use providers::Providers;
 
 use crate::outbound::SendError;

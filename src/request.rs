@@ -30,7 +30,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use futures_util::FutureExt;
-use http::header::{HeaderValue, STRICT_TRANSPORT_SECURITY};
+use http::header::{HeaderValue, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS};
 use http::{Method, Request, Response, StatusCode, request};
 use hyper::body::{Body, Incoming};
 use tokio_util::sync::CancellationToken;
@@ -215,6 +215,9 @@ impl Pipeline {
         }
         if let Transport::Redirect { https_port } = connection.transport {
             check_size(head, &self.limits)?;
+            if self.administration.at(head).is_some_and(|area| area.is_link(head.uri.path())) {
+                return Err(Refusal::UnknownPath);
+            }
             context.route = Some(redirect::NAME);
             return redirect::to_https(&authority, https_port, head);
         }
@@ -255,7 +258,9 @@ impl Pipeline {
     async fn answer_authority(&self, authority: &Authority<'_>, head: &request::Parts) -> Option<Reply> {
         let domains = self.domains.as_ref().filter(|_| [Method::GET, Method::HEAD].contains(&head.method))?;
         let answer = domains.answer_http(authority.host(), head.uri.path()).await?;
-        Some(Reply::of_type(StatusCode::OK, ContentType::Octets, answer.into()))
+        // The path is the stranger's, and so a part of the document is too.
+        let reply = Reply::of_type(StatusCode::OK, ContentType::Octets, answer.into());
+        Some(reply.with_header(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
     }
 
     /// The steps of a request for the administration area.

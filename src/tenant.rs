@@ -9,7 +9,6 @@ pub mod last_used;
 mod names;
 mod network;
 mod noticed_writes;
-mod shown_name;
 pub mod sign_in_link;
 mod subscription_changes;
 pub mod token;

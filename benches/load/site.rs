@@ -94,6 +94,6 @@ async fn make_token(location: &DatabaseLocation) -> anyhow::Result<String> {
     store.close().await;
     match created {
         Created::New { token, .. } => Ok(token.expose().to_owned()),
-        Created::Existing(_) => anyhow::bail!("no form was sent"),
+        Created::Existing { .. } => anyhow::bail!("no form was sent"),
     }
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::texts::{DomainStepsTexts, Text, Texts};
 use crate::config::Language;
 use crate::dns::{Action, DnsFault, Failure, Record};
-use crate::domains::{OtherReason, Reason};
+use crate::domains::{OF_THIS_GATEWAY, OtherReason, Reason};
 use crate::store::registry::DomainState;
 
 /// A part of a sentence.
@@ -182,6 +182,7 @@ impl Steps<'_> {
                     cut(&std::mem::take(&mut words), &mut pieces);
                     pieces.push(Piece::English((*detail).to_owned()));
                 }
+                Some((_, value)) if *value == OF_THIS_GATEWAY => words += &self.text.of_this_gateway,
                 Some((_, value)) => words += value,
                 None => words += part,
             }
@@ -332,7 +333,8 @@ mod tests {
     }
 
     fn all() -> impl Iterator<Item = Reason> {
-        faults().into_iter().map(Reason::Dns).chain(others().into_iter().map(Reason::Other))
+        let all = faults().into_iter().map(Reason::Dns).chain(others().into_iter().map(Reason::Other));
+        all.flat_map(|reason| [reason.clone(), reason.told()])
     }
 
     fn words(reason: &Reason, language: Language) -> ReasonWords {
@@ -367,6 +369,7 @@ mod tests {
             let words = words(&reason, Language::German);
             let shown = format!("{:?}", words.step);
             assert!(!shown.contains('{'), "no place is empty: {shown}");
+            assert!(!shown.contains(OF_THIS_GATEWAY), "{shown}");
             let has_detail = matches!(
                 reason,
                 Reason::Other(
@@ -377,7 +380,7 @@ mod tests {
                         | OtherReason::DnsDown { .. }
                 )
             );
-            let marked = words.step.contains(&Piece::English("no, `thanks`".to_owned()));
+            let marked = words.step.iter().any(|piece| matches!(piece, Piece::English(_)));
             assert_eq!(marked, has_detail, "{shown}");
             for record in reason.records() {
                 assert!(words.step.contains(&Piece::Code(record.value.clone())), "{shown}");

@@ -5,6 +5,9 @@
 //! any other link. So a session still begins with a POST from a page of this area, and the address with the provider's
 //! code leaves the history of the browser.
 //!
+//! Each attempt has a cookie of its own, since several tabs may be on their way at once: a browser that is started
+//! again opens all of its tabs. Only the answer to an attempt, which knows its `state`, removes its cookie.
+//!
 //! The provider is the tenant's, or else the gateway's. What a provider answers is on no page; the log has the reason.
 
 use base64::Engine;
@@ -23,14 +26,21 @@ use super::visit::Visit;
 use crate::config::OidcConfig;
 use crate::error::Refusal;
 use crate::gate::Origin;
-use crate::oidc::{ATTEMPT_LIFETIME, Identified, OidcError, SignInAttempt};
+use crate::oidc::{ATTEMPT_LIFETIME, BrowserAnswer, Identified, OidcError, SignInAttempt};
 use crate::outbound::Target;
 use crate::reply::Reply;
 use crate::store::{AdminLink, Identity};
 
-/// The cookie of a sign-in on its way. Lax, since the provider sends the browser back from another site.
-const COOKIE_NAME: &str = "__Host-formgate-sign-in";
+/// What the names of the cookies of sign-ins on their way begin with; [`SignInAttempt::id`] follows. Lax, since the
+/// provider sends the browser back from another site.
+const COOKIE_PREFIX: &str = "__Host-formgate-sign-in-";
 const ATTRIBUTES: &str = "Path=/; Secure; HttpOnly; SameSite=Lax";
+
+/// How many sign-ins of one browser are on their way at once; the oldest one makes room for another.
+///
+/// Larger: whoever makes a browser begin many fills its requests with cookies until they are refused as too large, each
+/// being up to 1.4 KB. Smaller: one of many tabs that are opened at once has to begin again.
+const MAX_ATTEMPTS: usize = 5;
 
 /// The parameter with the page to come back to.
 const TO: &str = "to";
@@ -79,11 +89,13 @@ pub(super) async fn begin(area: &Area, visit: &Visit<'_>) -> Result<Reply, Refus
     let provider = area.shared.providers.find(config).await;
     match provider.authorization_url(config, &attempt, &redirect_uri(area, visit)).await {
         Ok(url) => {
-            let cookie =
-                format!("{COOKIE_NAME}={}; Max-Age={}; {ATTRIBUTES}", attempt.cookie(), ATTEMPT_LIFETIME.as_secs());
-            let mut cookie = HeaderValue::try_from(cookie).expect("Base64 is visible ASCII");
-            cookie.set_sensitive(true);
-            Ok(redirect(&url).with_header(SET_COOKIE, cookie))
+            let mut reply = redirect(&url).with_header(SET_COOKIE, set(&attempt));
+            let mut others: Vec<_> = presented(visit).collect();
+            others.sort_by_key(SignInAttempt::began);
+            for oldest in &others[..others.len().saturating_sub(MAX_ATTEMPTS - 1)] {
+                reply.headers.append(SET_COOKIE, clear(oldest));
+            }
+            Ok(reply)
         }
         Err(error) => Ok(failed(area, visit, config, &error)),
     }
@@ -95,10 +107,15 @@ pub(super) async fn callback(area: &Area, visit: &Visit<'_>) -> Result<Reply, Re
     let query = visit.head.uri.query().unwrap_or_default();
     let limited = visit.gate.attempt(visit.connection, visit.tenant, Sha256::digest(query).into());
     let limited = limited.inspect_err(|_| count(area, "limited"))?;
-    let attempt = presented(visit);
-    let provider = area.shared.providers.find(config).await;
-    let identified = provider.identify(config, attempt.as_ref(), query, &redirect_uri(area, visit)).await;
-    let person = match identified {
+    let answer = match BrowserAnswer::find(config, presented(visit), query) {
+        Ok(answer) => answer,
+        Err(error) => {
+            limited.failed();
+            return Ok(failed(area, visit, config, &error));
+        }
+    };
+    let (attempt, provider) = (answer.attempt(), area.shared.providers.find(config).await);
+    let person = match provider.identify(config, &answer, &redirect_uri(area, visit)).await {
         Ok(person) => person,
         Err(error) => {
             if is_fault_of_provider(&error) {
@@ -106,14 +123,14 @@ pub(super) async fn callback(area: &Area, visit: &Visit<'_>) -> Result<Reply, Re
             } else {
                 limited.failed();
             }
-            return Ok(failed(area, visit, config, &error).with_header(SET_COOKIE, clear()));
+            return Ok(failed(area, visit, config, &error).with_header(SET_COOKIE, clear(attempt)));
         }
     };
     limited.put_back();
     let secret = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
     offer(visit, config, person, &secret).await.inspect_err(|_| count(area, "failed"))?;
-    let page = attempt.as_ref().map_or("", |attempt| page_inside(attempt.page()));
-    Ok(area.see_other(&enter_path(&secret, page)).with_header(SET_COOKIE, clear()))
+    let page = page_inside(attempt.page());
+    Ok(area.see_other(&enter_path(&secret, page)).with_header(SET_COOKIE, clear(attempt)))
 }
 
 /// Stores a link that signs the person in.
@@ -145,15 +162,23 @@ pub(super) fn page_after(visit: &Visit<'_>) -> String {
     page_inside(&super::forms::parameter(visit.head.uri.query(), TO)).to_owned()
 }
 
-fn presented(visit: &Visit<'_>) -> Option<SignInAttempt> {
+/// The sign-ins of this browser that are on their way.
+fn presented(visit: &Visit<'_>) -> impl Iterator<Item = SignInAttempt> {
     let fields = visit.head.headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut pairs = fields.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    let (_, value) = pairs.find(|(name, _)| *name == COOKIE_NAME)?;
-    SignInAttempt::parse(value)
+    let pairs = fields.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.filter(|(name, _)| name.starts_with(COOKIE_PREFIX)).filter_map(|(_, value)| SignInAttempt::parse(value))
 }
 
-fn clear() -> HeaderValue {
-    HeaderValue::try_from(format!("{COOKIE_NAME}=; Max-Age=0; {ATTRIBUTES}")).expect("visible ASCII")
+fn set(attempt: &SignInAttempt) -> HeaderValue {
+    let (id, value, seconds) = (attempt.id(), attempt.cookie(), ATTEMPT_LIFETIME.as_secs());
+    let cookie = format!("{COOKIE_PREFIX}{id}={value}; Max-Age={seconds}; {ATTRIBUTES}");
+    let mut cookie = HeaderValue::try_from(cookie).expect("Base64 is visible ASCII");
+    cookie.set_sensitive(true);
+    cookie
+}
+
+fn clear(attempt: &SignInAttempt) -> HeaderValue {
+    HeaderValue::try_from(format!("{COOKIE_PREFIX}{}=; Max-Age=0; {ATTRIBUTES}", attempt.id())).expect("visible ASCII")
 }
 
 /// Where the provider sends the browser back to, which it has to know: always at the sign-in address.

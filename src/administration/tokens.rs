@@ -222,7 +222,7 @@ pub(super) async fn create(change: &Change<'_>) -> Result<Reply, Refusal> {
             };
             Ok(page(StatusCode::CREATED, &value))
         }
-        Ok(Created::Existing(id)) => Ok(sent_before(member, id)),
+        Ok(Created::Existing { id, .. }) => Ok(sent_before(member, id)),
         Err(error) => list(member, faulty(error, typed, text)?, StatusCode::UNPROCESSABLE_ENTITY).await,
     }
 }

@@ -155,7 +155,7 @@ pub(super) async fn create(store: &Store, name: &str, expires_at: Option<Timesta
     let request = NewTokenRequest { name: name.to_owned(), expires_at, form_key: None };
     match token::create(store, request, &actor()).await.map_err(plain)? {
         Created::New { token, .. } => Ok(token),
-        Created::Existing(_) => bail!("a command sends no form"),
+        Created::Existing { .. } => bail!("a command sends no form"),
     }
 }
 

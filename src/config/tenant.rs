@@ -22,6 +22,7 @@ use super::sections::parse_tenant;
 use super::source::{SourceFile, SourceSection, SourceSpan};
 use super::table::{StringValue, TableReader};
 use crate::host::{HostName, HostPattern};
+use crate::shown_text::{NAME_RULE, is_valid_name};
 use crate::store::{DatabaseLocation, Guard};
 
 /// The default of `requests_per_minute`: the budget in the service description.
@@ -266,7 +267,7 @@ fn fingerprint(value: impl Hash) -> u64 {
 /// Reads a `[[tenant]]` table.
 pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> TenantTable {
     let slug = table.required_string("slug").and_then(|text| read_slug(text, &table));
-    let name = table.required_string("name");
+    let name = table.required_string("name").and_then(|text| read_name(text, &table));
     let address = table.required_string("address").and_then(|text| read_host(&text, &table));
     let domains: Vec<_> = table.strings("domains").iter().filter_map(|text| read_host(text, &table)).collect();
     let (database, identity) = table
@@ -290,7 +291,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> TenantTable
 
     let fields = || {
         address.as_ref().and(slug.as_ref())?;
-        let (name, database, timezone) = (name?.value, database?, timezone?);
+        let (name, database, timezone) = (name?, database?, timezone?);
         Some(TenantFields {
             name,
             database,
@@ -320,6 +321,14 @@ fn read_slug(text: StringValue, table: &TableReader<'_, '_>) -> Option<Located<S
         return None;
     }
     Some(Located { value, span })
+}
+
+fn read_name(text: StringValue, table: &TableReader<'_, '_>) -> Option<String> {
+    if is_valid_name(&text.value) {
+        return Some(text.value);
+    }
+    table.context().report(Problem::at(&text.span, "not a name that can be shown").help(NAME_RULE));
+    None
 }
 
 fn read_host(text: &StringValue, table: &TableReader<'_, '_>) -> Option<Located<HostName>> {

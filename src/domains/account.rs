@@ -90,11 +90,12 @@ impl AccountDomains<'_> {
         self.domains.config.label(self.slug)
     }
 
-    /// What is wrong with a host. Without a row, its life has not begun.
+    /// What is wrong with a host, as the account may see it. Without a row, its life has not begun.
     #[must_use]
     pub fn reason(&self, host: &str, domain: Option<&DomainRecord>) -> Reason {
         let config = Some(&self.domains.config);
-        domain.map_or_else(|| Reason::not_checked_yet(host, self.slug, config), |domain| Reason::of(domain, config))
+        let not_begun = || Reason::not_checked_yet(host, self.slug, config);
+        domain.map_or_else(not_begun, |domain| Reason::of(domain, config).told())
     }
 
     /// The record that proves an added domain, if it needs one.

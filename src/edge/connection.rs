@@ -27,6 +27,7 @@ use super::drain::Lifecycle;
 use super::driver::ConnectionDriver;
 use super::executor::{Http2Executor, Poller};
 use super::frames::Frames;
+use super::framing::Framing;
 use super::head_filter::HeadFilter;
 use super::proxy::{self, BadHeader};
 use super::socket::Socket;
@@ -189,7 +190,7 @@ impl<'a, S: Serve> AcceptedConnection<'a, S> {
         let driver = ConnectionDriver { activity: Arc::clone(activity), metrics: &edge.metrics.edge, lifecycle };
         let driven = match protocol {
             Protocol::Http1 => {
-                let stream = HeadFilter::new(stream, Arc::clone(activity), edge.limits.head_bytes);
+                let stream = HeadFilter::new(stream, Arc::clone(activity), Framing::new(edge.limits.head_bytes));
                 let refused = stream.refused();
                 let answer = service_fn(move |mut request| {
                     refused.mark(&mut request);

@@ -29,6 +29,8 @@ const MAX_CHUNK_OVERHEAD: u64 = 16 * 1024;
 pub(super) struct Framing {
     position: Position,
     head_bytes: usize,
+    /// Whether a line may end with a bare line feed (RFC 9112, section 2.2).
+    takes_bare_line_feeds: bool,
     /// How many bytes of the current head were searched for its end.
     searched: usize,
     /// The length at which an incomplete head is parsed again, to find faults before its end arrives. It doubles,
@@ -102,7 +104,12 @@ pub(super) struct InvalidHead {
 
 impl Framing {
     pub(super) fn new(head_bytes: usize) -> Self {
-        Self { position: Position::Head, head_bytes, searched: 0, parse_at: 0 }
+        Self { position: Position::Head, head_bytes, takes_bare_line_feeds: true, searched: 0, parse_at: 0 }
+    }
+
+    /// Refuses heads with a bare line feed, which parsers may read as the end of a line or as a part of it.
+    pub(super) fn without_bare_line_feeds(self) -> Self {
+        Self { takes_bare_line_feeds: false, ..self }
     }
 
     /// Scans bytes. Pass those that did not pass again, with more bytes after them or without the blank lines.
@@ -155,12 +162,17 @@ impl Framing {
 
     /// The length of the head at the start of `bytes`, if it is complete and valid.
     fn scan_head(&mut self, bytes: &[u8]) -> Result<usize, Stop> {
+        let malformed = Stop::Refused(InvalidHead { fault: HeadFault::Malformed, to_head: false });
+        let end = end_of_head(bytes, self.searched);
+        if !self.takes_bare_line_feeds && has_bare_line_feed(&bytes[..end.unwrap_or(bytes.len())], self.searched) {
+            return Err(malformed);
+        }
         let blank = blank_lines(bytes);
         if blank > 0 {
             self.searched = 0;
             return Err(Stop::Blank(blank));
         }
-        let Some(length) = end_of_head(bytes, self.searched) else {
+        let Some(length) = end else {
             self.searched = bytes.len();
             if bytes.len() > self.head_bytes {
                 return Err(Stop::Refused(too_large(bytes)));
@@ -177,7 +189,6 @@ impl Framing {
         }
         // The end of the head has arrived. If the parser still finds the head incomplete, no other parser may
         // complete it.
-        let malformed = Stop::Refused(InvalidHead { fault: HeadFault::Malformed, to_head: false });
         let head = parse(&bytes[..length]).map_err(Stop::Refused)?.ok_or(malformed)?;
         if head.length != length {
             return Err(malformed);
@@ -210,6 +221,11 @@ fn end_of_head(bytes: &[u8], searched: usize) -> Option<usize> {
     let ends = |&at: &usize| matches!(&bytes[at + 1..], [b'\n', ..] | [b'\r', b'\n', ..]);
     let end = memchr_iter(b'\n', &bytes[from..]).map(|at| from + at).find(ends)?;
     Some(end + if bytes[end + 1] == b'\n' { 2 } else { 3 })
+}
+
+fn has_bare_line_feed(head: &[u8], searched: usize) -> bool {
+    let found = memchr_iter(b'\n', head.get(searched..).unwrap_or_default());
+    found.map(|at| searched + at).any(|at| at == 0 || head[at - 1] != b'\r')
 }
 
 /// Which part of a head is too large.

@@ -63,12 +63,12 @@ enum ReadEnd {
 
 impl<IO> HeadFilter<IO> {
     /// Starts the timeout of the first head.
-    pub(super) fn new(io: IO, activity: Arc<Activity>, head_bytes: usize) -> Self {
+    pub(super) fn new(io: IO, activity: Arc<Activity>, framing: Framing) -> Self {
         activity.await_head();
         Self {
             io,
             activity,
-            framing: Framing::new(head_bytes),
+            framing,
             refused: RefusedHead::default(),
             held: BytesMut::new(),
             passing: BytesMut::new(),

@@ -1,10 +1,12 @@
 //! Serves the operator API: HTTP/1.1 over a socket in the file system, or TCP.
 //!
-//! Owns the sockets and the limits of a request; [`crate::operator`] answers. There is no TLS: TCP is for a loopback
+//! Owns the sockets and the limits of a request; [`crate::operator`] answers. Heads are read more strictly than those
+//! of clients, since no old program calls here. There is no TLS: TCP is for a loopback
 //! address, or for a network that only the operator's own programs reach.
 
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,12 +23,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::accept::Acceptor;
+use super::activity::Activity;
+use super::framing::Framing;
+use super::head_filter::HeadFilter;
 use super::slots::{Slot, Slots};
-use crate::config::OperatorAddress;
+use crate::config::{ConnectionLimits, OperatorAddress};
+use crate::error::Refusal;
+use crate::gate::HeadFault;
 use crate::operator::{MAX_BODY, OperatorApi, Transport};
 use crate::reply::Reply;
 use crate::rights;
@@ -75,6 +82,17 @@ pub enum OperatorListener {
     Unix(UnixListener, SocketFile),
     /// TCP.
     Tcp(TcpListener),
+}
+
+impl OperatorListener {
+    /// Its address, if it is one of TCP.
+    #[must_use]
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Unix(..) => None,
+            Self::Tcp(listener) => listener.local_addr().ok(),
+        }
+    }
 }
 
 impl std::fmt::Display for OperatorListener {
@@ -180,7 +198,13 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     served: Served,
     slot: Arc<Slot>,
 ) {
-    let service = service_fn(|request| {
+    let limits = ConnectionLimits::default();
+    let framing = Framing::new(limits.head_bytes).without_bare_line_feeds();
+    // hyper has the timeouts.
+    let stream = HeadFilter::new(stream, Activity::new(Instant::now(), limits), framing);
+    let refused = stream.refused();
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        refused.mark(&mut request);
         let (served, transport, busy) = (served.clone(), transport.clone(), slot.begin());
         // A task of its own: a change that was begun is finished although the caller has gone.
         let answering = tokio::spawn(async move { answer(request, &transport, &served).await });
@@ -199,6 +223,9 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 async fn answer(request: Request<Incoming>, transport: &Transport, served: &Served) -> Response<Full<Bytes>> {
     let api = &served.api;
     let (head, body) = request.into_parts();
+    if let Some(fault) = head.extensions.get::<HeadFault>() {
+        return respond(Refusal::from(*fault).reply());
+    }
     // Before the body is read, so that a caller without a token occupies no memory.
     let caller = match api.identify(transport, &head).await {
         Ok(caller) => caller,

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use super::database::fault;
 use super::{Finding, Trace, find};
 use crate::api::{Envelope, EnvelopeBody};
-use crate::config::{Config, TenantConfig, WebhookConfig};
+use crate::config::{Config, OperatorAddress, TenantConfig, WebhookConfig};
 use crate::host::HostName;
 use crate::outbound::{Client, EventId, Guard, Message, Probed, Target, signing_secrets};
 use crate::store::{Event, InspectedSubscription, PageRequest, PendingEvents, SampleSubmission, Store, StoreError};
@@ -131,9 +131,14 @@ async fn trace_subscription(
 /// Allows the targets that nodes with this configuration allow.
 pub async fn guard_of(config: &Config) -> Guard {
     let guard = Guard::new(config.gateway.webhooks.requests.allowed.clone());
-    let redis = config.gateway.redis.iter().flat_map(|redis| redis.target.hosts());
     let databases = config.tenants.iter().filter_map(|tenant| tenant.database.host());
-    guard.refuse_services(redis.chain(databases).collect::<BTreeSet<_>>(), config.gateway.admin_listen).await;
+    let services: BTreeSet<_> = config.gateway.shared_services().into_iter().chain(databases).collect();
+    let operator = config.gateway.operator.iter().flat_map(|operator| &operator.listen);
+    let operator = operator.filter_map(|address| match address {
+        OperatorAddress::Tcp(address) => Some(*address),
+        OperatorAddress::Unix(_) => None,
+    });
+    guard.refuse_services(services, operator.chain(config.gateway.admin_listen)).await;
     guard
 }
 

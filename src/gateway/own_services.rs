@@ -1,4 +1,5 @@
-//! Keeps webhooks away from formgate's own services: its Redis, its databases and its operator address.
+//! Keeps webhooks away from formgate's own services: its Redis, its databases, that of the registry included, and the
+//! addresses where it serves its operator.
 //!
 //! [`crate::outbound`] looks them up; here is which they are, and that names are resolved again every minute.
 
@@ -22,10 +23,10 @@ const INTERVAL: Duration = Duration::from_secs(60);
 pub(super) struct RefuseOwnServices {
     pub(super) guard: Arc<Guard>,
     pub(super) directory: Arc<ArcSwap<Directory>>,
-    /// The hosts and ports of Redis.
-    pub(super) redis: Vec<String>,
-    /// Where the operator looks.
-    pub(super) admin: Option<SocketAddr>,
+    /// The hosts and ports of Redis and of the registry.
+    pub(super) shared: Vec<String>,
+    /// Where metrics and the operator API are served.
+    pub(super) listeners: Vec<SocketAddr>,
 }
 
 impl Task for RefuseOwnServices {
@@ -36,9 +37,9 @@ impl Task for RefuseOwnServices {
     }
 
     async fn run(&mut self) -> Run {
-        let mut hosts: BTreeSet<String> = self.redis.iter().cloned().collect();
+        let mut hosts: BTreeSet<String> = self.shared.iter().cloned().collect();
         hosts.extend(self.directory.load().configs().filter_map(|tenant| tenant.database.host()));
-        self.guard.refuse_services(hosts, self.admin).await;
+        self.guard.refuse_services(hosts, self.listeners.iter().copied()).await;
         Run::Succeeded
     }
 }

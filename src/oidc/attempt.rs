@@ -62,6 +62,18 @@ impl SignInAttempt {
         URL_SAFE_NO_PAD.encode([&self.secret[..], &self.began.to_be_bytes(), self.page.as_bytes()].concat())
     }
 
+    /// Which of a browser's attempts this is: 8 characters of Base64url.
+    #[must_use]
+    pub fn id(&self) -> String {
+        URL_SAFE_NO_PAD.encode(&Sha256::digest(self.cookie())[..6])
+    }
+
+    /// When it began, in seconds since 1970. Whoever set the cookie chose it.
+    #[must_use]
+    pub fn began(&self) -> i64 {
+        self.began
+    }
+
     /// The page to come back to. Whoever set the cookie chose it.
     #[must_use]
     pub fn page(&self) -> &str {

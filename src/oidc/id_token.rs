@@ -1,29 +1,30 @@
 //! The ID token: its verification, and the claims about a person.
 //!
 //! Owns every check of OpenID Connect Core 1.0, section 3.1.3.7. The library only verifies the signature, so that each
-//! refusal has its own reason and the time is a parameter. Only asymmetric algorithms are accepted: with a symmetric
-//! one, whoever knows the client's secret could sign.
+//! refusal has its own reason, the time is a parameter, and keys are read as providers write them. Only asymmetric
+//! algorithms are accepted: with a symmetric one, whoever knows the client's secret could sign.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
-use jsonwebtoken::{Algorithm, Validation};
+use jsonwebtoken::{Algorithm, crypto};
 use serde_json::Value;
 
 use super::keys::KeySet;
 use crate::config::OidcConfig;
+use crate::shown_text::{is_unshown, to_name};
 
 /// How far the clocks of the provider and of this node may differ, in seconds.
 ///
 /// Larger: expired tokens are accepted for longer. Smaller: sign-ins fail on nodes whose clocks are off.
 pub(super) const CLOCK_SKEW: i64 = 60;
 
-/// The longest text that is taken from a token. Larger: pages with absurd names. Smaller: long e-mail addresses are not
-/// shown. A subject has at most 255 characters (OpenID Connect Core 1.0, section 2).
+/// The longest text that is taken from a token, in characters. Larger: pages with absurd addresses. Smaller: long
+/// e-mail addresses are not shown. A subject has at most 255 characters (OpenID Connect Core 1.0, section 2).
 const MAX_TEXT: usize = 255;
 
-/// The algorithms that are accepted.
-const ALGORITHMS: [(&str, Algorithm); 9] = [
+/// The algorithms that are accepted. `EdDSA` and `Ed25519` (RFC 9864) are one.
+const ALGORITHMS: [(&str, Algorithm); 10] = [
     ("RS256", Algorithm::RS256),
     ("RS384", Algorithm::RS384),
     ("RS512", Algorithm::RS512),
@@ -33,7 +34,13 @@ const ALGORITHMS: [(&str, Algorithm); 9] = [
     ("ES256", Algorithm::ES256),
     ("ES384", Algorithm::ES384),
     ("EdDSA", Algorithm::EdDSA),
+    ("Ed25519", Algorithm::EdDSA),
 ];
+
+/// The algorithm with a name, if it is accepted.
+pub(super) fn algorithm_of(name: &str) -> Option<Algorithm> {
+    ALGORITHMS.into_iter().find(|(known, _)| *known == name).map(|(_, algorithm)| algorithm)
+}
 
 /// Why an ID token is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,23 +49,35 @@ pub enum TokenFault {
     #[error("it is not a signed JSON Web Token")]
     Malformed,
     /// Signed by an algorithm that is not accepted.
-    #[error("its algorithm is not accepted: only RS, PS and ES with 256 and 384, RS512, PS512 and EdDSA are")]
+    #[error("its algorithm is not accepted: only RS, PS and ES with 256 and 384, RS512, PS512, EdDSA and Ed25519 are")]
     Algorithm,
     /// It needs an extension.
     #[error("it requires an extension (`crit`)")]
     Extension,
-    /// None of the provider's keys is the one.
+    /// No key of the provider has its key id, or without one, made its signature.
     #[error("the provider has no such key")]
     UnknownKey,
+    /// The key with its key id can't have made its signature.
+    #[error("the provider's key with its `kid` is malformed, too small or too large, or not for its algorithm")]
+    UnusableKey,
     /// The signature is wrong.
     #[error("its signature is wrong")]
     Signature,
     /// It is of another issuer.
-    #[error("`iss` is another issuer")]
+    #[error("`iss` is another issuer, or missing")]
     Issuer,
     /// It is not for this client.
-    #[error("`aud` is not this client, or `azp` is another one")]
+    #[error("`aud` is not this client")]
     Audience,
+    /// It is for several clients, and does not say that this one asked for it.
+    #[error("`aud` is not this client alone, and `azp` is missing")]
+    SharedAudience,
+    /// Another client asked for it.
+    #[error("`azp` is another one than this client")]
+    AuthorizedParty,
+    /// A claim with a time is missing, or no number.
+    #[error("`{0}` is missing, or not a number")]
+    NoTime(&'static str),
     /// It has expired.
     #[error("it has expired; compare the clocks")]
     Expired,
@@ -66,10 +85,10 @@ pub enum TokenFault {
     #[error("it was issued in the future; compare the clocks")]
     Future,
     /// It belongs to another sign-in.
-    #[error("`nonce` is of another sign-in")]
+    #[error("`nonce` is of another sign-in, or missing")]
     Nonce,
-    /// It names no subject.
-    #[error("`sub` is missing, or too long")]
+    /// It names no subject that can be shown.
+    #[error("`sub` is missing, not a text, too long, or has invisible characters")]
     Subject,
 }
 
@@ -77,8 +96,10 @@ pub enum TokenFault {
 #[derive(Clone, Debug)]
 pub(super) struct Claims {
     pub(super) subject: String,
-    /// What a person is recognized by on pages: the e-mail address, unless the provider calls it unverified.
+    /// What a person is recognized by on pages and in the audit log: the e-mail address if the provider has verified
+    /// it, or else the subject. Anyone may be able to choose everything else.
     pub(super) email: String,
+    /// Shown next to a verified address.
     pub(super) name: Option<String>,
     all: Value,
 }
@@ -94,8 +115,6 @@ impl Claims {
 #[derive(Clone, Debug)]
 pub(super) struct TokenHead {
     pub(super) algorithm: Algorithm,
-    /// The name of the algorithm.
-    pub(super) algorithm_name: &'static str,
     pub(super) key_id: Option<String>,
 }
 
@@ -105,12 +124,11 @@ impl TokenHead {
         let head = URL_SAFE_NO_PAD.decode(head).map_err(|_| TokenFault::Malformed)?;
         let head: Value = serde_json::from_slice(&head).map_err(|_| TokenFault::Malformed)?;
         let algorithm = head["alg"].as_str().ok_or(TokenFault::Malformed)?;
-        let known = ALGORITHMS.into_iter().find(|(name, _)| *name == algorithm);
-        let (algorithm_name, algorithm) = known.ok_or(TokenFault::Algorithm)?;
+        let algorithm = algorithm_of(algorithm).ok_or(TokenFault::Algorithm)?;
         if head.get("crit").is_some() {
             return Err(TokenFault::Extension);
         }
-        Ok(Self { algorithm, algorithm_name, key_id: head["kid"].as_str().map(ToOwned::to_owned) })
+        Ok(Self { algorithm, key_id: head["kid"].as_str().map(ToOwned::to_owned) })
     }
 }
 
@@ -123,17 +141,17 @@ pub(super) fn verify(
     now: Timestamp,
 ) -> Result<Claims, TokenFault> {
     let head = TokenHead::of(token)?;
-    let mut validation = Validation::new(head.algorithm);
-    validation.required_spec_claims.clear();
-    (validation.validate_exp, validation.validate_aud) = (false, false);
-    let candidates = keys.candidates(&head);
-    if candidates.is_empty() {
-        return Err(TokenFault::UnknownKey);
+    let (signed, signature) = token.rsplit_once('.').ok_or(TokenFault::Malformed)?;
+    let (_, claims) = signed.split_once('.').ok_or(TokenFault::Malformed)?;
+    let claims = URL_SAFE_NO_PAD.decode(claims).map_err(|_| TokenFault::Malformed)?;
+    let claims = serde_json::from_slice(&claims).map_err(|_| TokenFault::Malformed)?;
+    let candidates = keys.candidates(&head)?;
+    let has_signed = |key| crypto::verify(signature, signed.as_bytes(), key, head.algorithm).unwrap_or(false);
+    if !candidates.keys.iter().any(has_signed) {
+        // If none was named, the key may be one that the provider has added since.
+        return Err(if candidates.are_named { TokenFault::Signature } else { TokenFault::UnknownKey });
     }
-    let verified = candidates.iter().find_map(|key| jsonwebtoken::decode::<Value>(token, key, &validation).ok());
-    // Without a key id, the key may be one that the provider has added since.
-    let fault = if head.key_id.is_some() { TokenFault::Signature } else { TokenFault::UnknownKey };
-    check(verified.ok_or(fault)?.claims, config, nonce, now)
+    check(claims, config, nonce, now)
 }
 
 fn check(claims: Value, config: &OidcConfig, nonce: &str, now: Timestamp) -> Result<Claims, TokenFault> {
@@ -141,43 +159,59 @@ fn check(claims: Value, config: &OidcConfig, nonce: &str, now: Timestamp) -> Res
     if claims["iss"].as_str() != Some(&config.issuer) {
         return Err(TokenFault::Issuer);
     }
-    // Several audiences need `azp`; one that is there must be this client in any case.
-    let is_ours = match &claims["aud"] {
-        Value::Array(all) => all.iter().any(|it| it == client) && (all.len() == 1 || claims["azp"] == client),
-        one => one == client,
+    let (is_ours, is_shared) = match &claims["aud"] {
+        Value::Array(all) => (all.iter().any(|it| it == client), all.len() > 1),
+        one => (one == client, false),
     };
-    if !is_ours || claims.get("azp").is_some_and(|azp| azp != client) {
+    if !is_ours {
         return Err(TokenFault::Audience);
     }
-    if seconds(&claims["exp"]).is_none_or(|end| end.saturating_add(CLOCK_SKEW) <= now) {
+    match &claims["azp"] {
+        Value::Null if is_shared => return Err(TokenFault::SharedAudience),
+        Value::Null => {}
+        azp if azp == client => {}
+        _ => return Err(TokenFault::AuthorizedParty),
+    }
+    if seconds(&claims, "exp")?.saturating_add(CLOCK_SKEW) <= now {
         return Err(TokenFault::Expired);
     }
-    let is_past = |at: i64| at.saturating_sub(CLOCK_SKEW) <= now;
-    let begins = claims.get("nbf").is_none_or(|at| seconds(at).is_some_and(is_past));
-    if !begins || !seconds(&claims["iat"]).is_some_and(is_past) {
+    let begins = if claims["nbf"].is_null() { i64::MIN } else { seconds(&claims, "nbf")? };
+    if begins.max(seconds(&claims, "iat")?).saturating_sub(CLOCK_SKEW) > now {
         return Err(TokenFault::Future);
     }
     if claims["nonce"].as_str() != Some(nonce) {
         return Err(TokenFault::Nonce);
     }
     let subject = text(&claims["sub"]).ok_or(TokenFault::Subject)?;
-    let email = text(&claims["email"]).filter(|_| claims["email_verified"] != false);
-    let shown = email.or_else(|| text(&claims["preferred_username"])).unwrap_or_else(|| subject.clone());
-    Ok(Claims { subject, email: shown, name: text(&claims["name"]), all: claims })
+    // Some providers send a text or a number, which may mean anything; those that send nothing have verified nothing.
+    let is_verified = claims["email_verified"] == true;
+    let address = text(&claims["email"]).filter(|text| is_verified && !text.contains(char::is_whitespace));
+    let name = claims["name"].as_str().and_then(to_name).filter(|name| !looks_like_an_address(name));
+    let (email, name) = match address {
+        Some(address) => (address, name),
+        None => (subject.clone(), None),
+    };
+    Ok(Claims { subject, email, name, all: claims })
 }
 
-/// A `NumericDate`, which may have a fraction.
-fn seconds(value: &Value) -> Option<i64> {
+/// A `NumericDate` in seconds since 1970, which may have a fraction.
+fn seconds(claims: &Value, claim: &'static str) -> Result<i64, TokenFault> {
     #[expect(clippy::cast_possible_truncation, reason = "the end of time is far enough away")]
     let rounded = |at: f64| at as i64;
-    value.as_i64().or_else(|| value.as_f64().map(rounded))
+    let value = &claims[claim];
+    value.as_i64().or_else(|| value.as_f64().map(rounded)).ok_or(TokenFault::NoTime(claim))
 }
 
-/// A text that can be stored and shown.
+/// A text that is stored and shown as it is.
 fn text(value: &Value) -> Option<String> {
     let text = value.as_str()?.trim();
-    let is_plain = !text.is_empty() && text.chars().count() <= MAX_TEXT && !text.chars().any(char::is_control);
+    let is_plain = !text.is_empty() && text.chars().count() <= MAX_TEXT && !text.chars().any(is_unshown);
     is_plain.then(|| text.to_owned())
+}
+
+/// Whether a name has one of the characters that are, or look like, the `@` of an address.
+fn looks_like_an_address(name: &str) -> bool {
+    name.contains(['@', '\u{FE6B}', '\u{FF20}'])
 }
 
 #[cfg(test)]
@@ -203,7 +237,8 @@ pub(super) mod tests {
     fn claims(now: Timestamp) -> Value {
         json!({
             "iss": "https://login.example.com", "sub": "42", "aud": "formgate", "nonce": "n",
-            "exp": now.as_second() + 300, "iat": now.as_second(), "email": "ana@acme.example", "name": "Ana",
+            "exp": now.as_second() + 300, "iat": now.as_second(), "email": "ana@acme.example", "email_verified": true,
+            "name": "Ana",
         })
     }
 
@@ -216,26 +251,36 @@ pub(super) mod tests {
             ("iss", Value::Null, Err(TokenFault::Issuer)),
             ("aud", json!("other"), Err(TokenFault::Audience)),
             ("aud", json!(["formgate"]), Ok(())),
-            ("aud", json!(["formgate", "other"]), Err(TokenFault::Audience)),
+            ("aud", json!(["formgate", "other"]), Err(TokenFault::SharedAudience)),
+            ("aud", json!(["other", "another"]), Err(TokenFault::Audience)),
             ("aud", json!([]), Err(TokenFault::Audience)),
             ("aud", Value::Null, Err(TokenFault::Audience)),
-            ("azp", json!("other"), Err(TokenFault::Audience)),
+            ("azp", json!("other"), Err(TokenFault::AuthorizedParty)),
+            ("azp", json!(["formgate"]), Err(TokenFault::AuthorizedParty)),
+            ("azp", Value::Null, Ok(())),
             ("azp", json!("formgate"), Ok(())),
             ("exp", json!(at - 59), Ok(())),
             ("exp", json!(at - 60), Err(TokenFault::Expired)),
-            ("exp", json!("tomorrow"), Err(TokenFault::Expired)),
-            ("exp", Value::Null, Err(TokenFault::Expired)),
+            ("exp", json!("9999999999"), Err(TokenFault::NoTime("exp"))),
+            ("exp", Value::Null, Err(TokenFault::NoTime("exp"))),
+            ("exp", json!(1e300), Ok(())),
             ("iat", json!(at + 60), Ok(())),
             ("iat", json!(at + 61), Err(TokenFault::Future)),
-            ("iat", Value::Null, Err(TokenFault::Future)),
+            ("iat", Value::Null, Err(TokenFault::NoTime("iat"))),
+            ("iat", json!(at.to_string()), Err(TokenFault::NoTime("iat"))),
+            ("iat", json!(true), Err(TokenFault::NoTime("iat"))),
             ("iat", json!(1.5), Ok(())),
             ("nbf", json!(at + 61), Err(TokenFault::Future)),
             ("nbf", json!(at), Ok(())),
+            ("nbf", Value::Null, Ok(())),
+            ("nbf", json!({}), Err(TokenFault::NoTime("nbf"))),
             ("nonce", json!("m"), Err(TokenFault::Nonce)),
             ("nonce", Value::Null, Err(TokenFault::Nonce)),
             ("sub", json!(""), Err(TokenFault::Subject)),
             ("sub", json!(42), Err(TokenFault::Subject)),
             ("sub", json!("4\u{0}2"), Err(TokenFault::Subject)),
+            ("sub", json!("4\u{200B}2"), Err(TokenFault::Subject)),
+            ("sub", json!("\u{202E}24"), Err(TokenFault::Subject)),
             ("sub", json!("x".repeat(256)), Err(TokenFault::Subject)),
         ] {
             let mut claims = claims(now);
@@ -249,13 +294,25 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_person_is_shown_by_the_best_name_that_the_provider_vouches_for() {
+    fn a_person_is_shown_by_the_address_that_the_provider_has_verified_or_the_subject() {
         let now = Timestamp::now();
+        for unverified in [json!(false), json!("true"), json!("false"), json!(0), json!(1), json!([true]), Value::Null]
+        {
+            let mut claims = claims(now);
+            (claims["email_verified"], claims["preferred_username"]) = (unverified.clone(), json!("ceo@acme.example"));
+            let read = check(claims, &config(), "n", now).unwrap();
+            assert_eq!((&*read.email, read.name, &*read.subject), ("42", None, "42"), "{unverified}");
+        }
         for (changes, email, name) in [
             (json!({}), "ana@acme.example", Some("Ana")),
-            (json!({ "email_verified": false, "name": "A\nB" }), "42", None),
-            (json!({ "email_verified": true }), "ana@acme.example", Some("Ana")),
-            (json!({ "email": null, "preferred_username": "ana", "name": " " }), "ana", None),
+            (json!({ "email": null, "preferred_username": "ana" }), "42", None),
+            (json!({ "email": "ana@acme.example ceo@acme.example" }), "42", None),
+            (json!({ "email": "an\u{200B}a@acme.example" }), "42", None),
+            (json!({ "email": "\u{202E}elpmaxe.emca@ana" }), "42", None),
+            (json!({ "name": " " }), "ana@acme.example", None),
+            (json!({ "name": "A\nn\u{200B}a\u{202E}" }), "ana@acme.example", Some("Ana")),
+            (json!({ "name": "ceo@acme.example" }), "ana@acme.example", None),
+            (json!({ "name": "ceo\u{FF20}acme.example" }), "ana@acme.example", None),
         ] {
             let mut claims = claims(now);
             for (key, value) in changes.as_object().unwrap() {
@@ -267,11 +324,50 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_token_is_signed_by_a_key_of_the_set() {
+        let now = Timestamp::now();
+        let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+        let public = URL_SAFE_NO_PAD.encode(pair.public_key_raw());
+        let key = jsonwebtoken::EncodingKey::from_ed_der(&pair.serialize_der());
+        let token = |head: Value, claims: &str| {
+            let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(head.to_string()), URL_SAFE_NO_PAD.encode(claims));
+            let signature = crypto::sign(signed.as_bytes(), &key, Algorithm::EdDSA).unwrap();
+            format!("{signed}.{signature}")
+        };
+        let own = json!({ "kty": "OKP", "crv": "Ed25519", "kid": "k", "x": public });
+        let nameless = json!({ "kty": "OKP", "crv": "Ed25519", "x": public });
+        let other = json!({ "kty": "OKP", "crv": "Ed25519", "kid": "k", "x": URL_SAFE_NO_PAD.encode([7; 32]) });
+        let short = json!({ "kty": "OKP", "crv": "Ed25519", "kid": "k", "x": "AQAB" });
+        let (named, claims) = (json!({ "alg": "Ed25519", "kid": "k" }), claims(now).to_string());
+        for (head, claims, keys, expected) in [
+            (&named, &*claims, [&own], Ok(())),
+            (&json!({ "alg": "EdDSA" }), &claims, [&own], Ok(())),
+            (&named, &claims, [&nameless], Ok(())),
+            (&named, &claims, [&other], Err(TokenFault::Signature)),
+            (&json!({ "alg": "EdDSA" }), &claims, [&other], Err(TokenFault::UnknownKey)),
+            (&named, &claims, [&short], Err(TokenFault::UnusableKey)),
+            (&named, "[]", [&own], Err(TokenFault::Issuer)),
+            (&named, "{", [&own], Err(TokenFault::Malformed)),
+        ] {
+            let keys = KeySet::parse(json!({ "keys": keys }).to_string().as_bytes()).unwrap();
+            let verified = verify(&token(head.clone(), claims), &keys, &config(), "n", now).map(drop);
+            assert_eq!(verified, expected, "{head} {claims}");
+        }
+        let keys = KeySet::parse(json!({ "keys": [own] }).to_string().as_bytes()).unwrap();
+        for changed in
+            [token(named.clone(), &claims) + "A", token(named.clone(), &claims) + ".x.y", "e30.e30".to_owned()]
+        {
+            assert!(verify(&changed, &keys, &config(), "n", now).is_err(), "{changed}");
+        }
+    }
+
+    #[test]
     fn only_asymmetric_algorithms_are_accepted() {
         let head = |json: &str| format!("{}.e30.AAAA", URL_SAFE_NO_PAD.encode(json));
         for (json, expected) in [
             (r#"{"alg":"RS256","kid":"k"}"#, Ok(Some("k".to_owned()))),
             (r#"{"alg":"EdDSA"}"#, Ok(None)),
+            (r#"{"alg":"Ed25519","kid":null,"x5c":null}"#, Ok(None)),
             (r#"{"alg":"HS256"}"#, Err(TokenFault::Algorithm)),
             (r#"{"alg":"none"}"#, Err(TokenFault::Algorithm)),
             (r#"{"alg":"None"}"#, Err(TokenFault::Algorithm)),

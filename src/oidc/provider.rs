@@ -1,8 +1,8 @@
 //! One provider: its metadata and keys, and the requests to it.
 //!
 //! Metadata and keys are kept for an hour. A provider that fails is asked again after a moment only, whoever signs in
-//! meanwhile. A token by an unknown key makes the keys be read again, at most once a minute, so that a provider can
-//! change its keys at any time and made-up tokens cost it nothing.
+//! meanwhile. A token by an unknown or unusable key makes the keys be read again, at most once a minute, so that a
+//! provider can change its keys at any time and made-up tokens cost it nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,9 +44,9 @@ const REFETCH_INTERVAL: Duration = Duration::from_secs(60);
 pub struct Identified {
     /// The person's identity at the issuer.
     pub subject: String,
-    /// The e-mail address, or else the name or subject that the person has at the provider.
+    /// The e-mail address if the provider has verified it, or else the subject.
     pub email: String,
-    /// The name.
+    /// The name, next to a verified address.
     pub name: Option<String>,
     /// What the person may do.
     pub role: AdminRole,
@@ -101,9 +101,15 @@ impl<T> Kept<T> {
     }
 }
 
-/// What the provider sent through the browser.
+/// What the provider sent through the browser, and the attempt that it answers.
+pub struct BrowserAnswer {
+    attempt: SignInAttempt,
+    parameters: Parameters,
+}
+
+/// The parameters of an answer.
 #[derive(Default)]
-struct BrowserAnswer {
+struct Parameters {
     state: Option<String>,
     issuer: Option<String>,
     code: Option<String>,
@@ -111,7 +117,30 @@ struct BrowserAnswer {
 }
 
 impl BrowserAnswer {
-    /// Reads a query. Each parameter may be there once (RFC 6749, section 3.1).
+    /// Reads a query, and finds the attempt of the browser that it answers. A browser has one for each tab.
+    ///
+    /// # Errors
+    /// [`OidcError::ForeignAnswer`]: there is none. Whoever sent the browser here knows no `state` of it.
+    pub fn find(
+        config: &OidcConfig,
+        attempts: impl IntoIterator<Item = SignInAttempt>,
+        query: &str,
+    ) -> Result<Self, OidcError> {
+        let parameters = Parameters::parse(query)?;
+        let state = parameters.state.as_deref().unwrap_or_default();
+        let attempt = attempts.into_iter().find(|attempt| attempt.has_state(state, config));
+        Ok(Self { attempt: attempt.ok_or(OidcError::ForeignAnswer)?, parameters })
+    }
+
+    /// The attempt.
+    #[must_use]
+    pub fn attempt(&self) -> &SignInAttempt {
+        &self.attempt
+    }
+}
+
+impl Parameters {
+    /// Each parameter may be there once (RFC 6749, section 3.1).
     fn parse(query: &str) -> Result<Self, OidcError> {
         let mut answer = Self::default();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -158,36 +187,32 @@ impl Provider {
         Ok(url.into())
     }
 
-    /// The person, from the query that the provider sent the browser back with.
+    /// The person, from what the provider sent the browser back with.
     ///
     /// # Errors
     /// Whatever keeps the person from signing in.
     pub async fn identify(
         &self,
         config: &OidcConfig,
-        attempt: Option<&SignInAttempt>,
-        query: &str,
+        BrowserAnswer { attempt, parameters }: &BrowserAnswer,
         redirect: &str,
     ) -> Result<Identified, OidcError> {
-        let answer = BrowserAnswer::parse(query)?;
-        let is_own = |attempt: &&SignInAttempt| attempt.has_state(answer.state.as_deref().unwrap_or_default(), config);
-        let attempt = attempt.filter(is_own).ok_or(OidcError::ForeignAnswer)?;
         if attempt.is_expired(Timestamp::now(), CLOCK_SKEW) {
             return Err(OidcError::Expired);
         }
         let metadata = self.metadata().await?;
-        let is_of_issuer = match &answer.issuer {
+        let is_of_issuer = match &parameters.issuer {
             Some(issuer) => *issuer == *self.issuer,
             None => !metadata.names_issuer,
         };
         if !is_of_issuer {
             return Err(OidcError::WrongIssuer);
         }
-        if let Some(error) = &answer.error {
+        if let Some(error) = &parameters.error {
             return Err(OidcError::Denied(known_code(error)));
         }
-        let code = answer.code.filter(|code| !code.is_empty()).ok_or(OidcError::NoCode)?;
-        let token = self.exchange(&metadata, config, attempt, &code, redirect).await?;
+        let code = parameters.code.as_deref().filter(|code| !code.is_empty()).ok_or(OidcError::NoCode)?;
+        let token = self.exchange(&metadata, config, attempt, code, redirect).await?;
         let claims = self.verify(&metadata, config, attempt, &token).await?;
         let claim = claims.get(&config.role_claim);
         let role = claim
@@ -229,7 +254,7 @@ impl Provider {
         let nonce = attempt.nonce(config);
         let keys = self.keys(&metadata.keys, false).await?;
         match id_token::verify(token, &keys, config, &nonce, Timestamp::now()) {
-            Err(TokenFault::UnknownKey) => {
+            Err(TokenFault::UnknownKey | TokenFault::UnusableKey) => {
                 let keys = self.keys(&metadata.keys, true).await?;
                 Ok(id_token::verify(token, &keys, config, &nonce, Timestamp::now())?)
             }
@@ -310,10 +335,10 @@ mod tests {
 
     #[test]
     fn each_parameter_of_an_answer_is_there_once() {
-        let answer = BrowserAnswer::parse("state=a%20b&code=c&session_state=x&session_state=y").unwrap();
+        let answer = Parameters::parse("state=a%20b&code=c&session_state=x&session_state=y").unwrap();
         assert_eq!((answer.state.as_deref(), answer.code.as_deref()), (Some("a b"), Some("c")));
         for query in ["state=a&state=a", "iss=a&iss=b", "code=a&code=b", "error=a&error=b"] {
-            assert!(BrowserAnswer::parse(query).is_err(), "{query}");
+            assert!(Parameters::parse(query).is_err(), "{query}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, HeaderValue, ORIGIN};
 use http::request;
 use jiff::Timestamp;
 use secrecy::zeroize::Zeroizing;
@@ -17,6 +17,10 @@ use crate::tenant::shown_network;
 
 /// What every operator token begins with.
 pub const TOKEN_PREFIX: &str = "fgo_";
+
+/// Where the page that sends a request is (Fetch Metadata): `cross-site`, `same-site`, `same-origin`, or `none` for
+/// what a person typed.
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// How a request arrived.
 #[derive(Clone, Debug)]
@@ -48,12 +52,17 @@ impl Caller {
     }
 }
 
-/// The caller of a request.
+/// The caller of a request. Pages of a browser are none, whatever they were let know: a page that an operator visits
+/// reaches addresses of the operator's machine.
 pub(super) async fn identify(
     api: &OperatorApi,
     transport: &Transport,
     head: &request::Parts,
 ) -> Result<Caller, OperatorRefusal> {
+    let is_of_another_site = |site: &HeaderValue| !matches!(site.as_bytes(), b"none" | b"same-origin");
+    if head.headers.contains_key(ORIGIN) || head.headers.get_all(SEC_FETCH_SITE).iter().any(is_of_another_site) {
+        return Err(OperatorRefusal::OfPage);
+    }
     let from = match transport {
         Transport::Socket { user } => return Ok(Caller { name: user.clone(), network: None }),
         Transport::Tcp { from } => *from,

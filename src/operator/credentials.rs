@@ -108,7 +108,11 @@ pub(super) async fn new_token(
                 json!({ "id": id, "name": name, "prefix": shown, "token": token.expose(), "expires_at": expires_at });
             Ok((token, true))
         }
-        Ok(Created::Existing(id)) => Ok((json!({ "id": id, "name": name }), false)),
+        Ok(Created::Existing { id, is_same: true }) => Ok((json!({ "id": id, "name": name }), false)),
+        Ok(Created::Existing { is_same: false, .. }) => Err(OperatorRefusal::of(
+            IDEMPOTENCY_KEY,
+            "the Idempotency-Key was used before, for a token with another name or expiry",
+        )),
         Err(CreateTokenError::Store(error)) => Err(of_tenant(tenant, &error)),
         Err(CreateTokenError::InvalidName) => {
             Err(OperatorRefusal::of("name", CreateTokenError::InvalidName.to_string()))

@@ -19,6 +19,8 @@ use crate::store::{StoreError, with_causes};
 pub(super) enum OperatorRefusal {
     /// 401.
     Unauthenticated,
+    /// 403: a page of a browser calls.
+    OfPage,
     /// 404.
     UnknownPath,
     /// 405.
@@ -109,6 +111,7 @@ impl OperatorRefusal {
         match self {
             Self::Unauthenticated => message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
                 .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
+            Self::OfPage => message(StatusCode::FORBIDDEN, "Pages of browsers may not call the operator API"),
             Self::UnknownPath => message(StatusCode::NOT_FOUND, "Not found"),
             Self::MethodNotAllowed { allow } => {
                 let allow = HeaderValue::try_from(allow).expect("methods are ASCII");

@@ -13,6 +13,8 @@ use jiff::Timestamp;
 use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
 
+use crate::shown_text::is_unshown;
+
 /// How much of a body is read.
 ///
 /// Larger: a receiver that sends without end costs more. Smaller: the connections of receivers with long answers can't
@@ -49,7 +51,7 @@ pub struct Answer {
     /// How long the receiver asks to wait, at most a day.
     pub retry_after: Option<Duration>,
     /// The beginning of the body: valid UTF-8 without control characters other than tab and line feed, since not every
-    /// database can store those.
+    /// database can store those, and without invisible characters and changes of direction, since pages show it.
     pub excerpt: String,
 }
 
@@ -80,11 +82,11 @@ fn printable(bytes: &[u8], is_cut: bool) -> String {
         Err(error) if is_cut && error.error_len().is_none() => &bytes[..error.valid_up_to()],
         _ => bytes,
     };
-    let is_kept = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
+    let is_kept = |char: char| !is_unshown(char) || matches!(char, '\n' | '\t');
     String::from_utf8_lossy(whole)
         .replace("\r\n", "\n")
         .chars()
-        .map(|c| if is_kept(c) { c } else { '\u{fffd}' })
+        .map(|char| if is_kept(char) { char } else { char::REPLACEMENT_CHARACTER })
         .collect()
 }
 
@@ -148,6 +150,7 @@ mod tests {
             (&"aä".as_bytes()[..2], false, "a\u{fffd}"),
             (b"\xff\xc3", true, "\u{fffd}\u{fffd}"),
             (b"\x7f", false, "\u{fffd}"),
+            ("a\u{202e}b\u{200b}c\u{2028}d\u{2066}".as_bytes(), false, "a\u{fffd}b\u{fffd}c\u{fffd}d\u{fffd}"),
         ] {
             assert_eq!(printable(bytes, is_cut), text, "{bytes:?}");
         }

@@ -1,8 +1,9 @@
 //! Why a request got no complete answer.
 //!
-//! Owns the kinds of failure, and texts that a caller may read: they contain neither an address, nor a name from a
-//! certificate, nor anything else that the receiver or the network chose, since a caller can point a target at any
-//! host. Every variant is therefore a plain value without a cause to print.
+//! Owns the kinds of failure, and their texts: they contain neither an address, nor a name from a certificate, nor
+//! anything else that the receiver or the network chose, since a caller can point a target at any host. Every variant
+//! is therefore a plain value without a cause to print. An account reads [`SendError::told`], which also does not show
+//! what the operator's DNS servers know.
 
 use std::error::Error;
 use std::io;
@@ -47,6 +48,19 @@ impl SendError {
             Self::Tls(_) => "tls",
             Self::Timeout(_) => "timeout",
             Self::Protocol(_) => "protocol",
+        }
+    }
+
+    /// What an account is told. A name of the operator's network reads like one that does not exist, so that an account
+    /// can't find out which there are; and how the operator's DNS servers fail is not shown.
+    #[must_use]
+    pub fn told(self) -> String {
+        match self {
+            Self::Dns(DnsFault::UnknownName | DnsFault::NoAddress) | Self::Blocked(_) => {
+                "the host does not exist, or has no public address".to_owned()
+            }
+            Self::Dns(DnsFault::TimedOut | DnsFault::Failed) => "the host name was not resolved".to_owned(),
+            Self::Connect(_) | Self::Tls(_) | Self::Timeout(_) | Self::Protocol(_) => self.to_string(),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! which address was refused: that would let a caller map the network with names of their own.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
@@ -88,7 +88,7 @@ impl Guard {
     }
 
     /// Refuses these addresses from now on instead of the previous ones, even if they are among the exceptions: those
-    /// of formgate's own Redis and databases.
+    /// of formgate's own services. An unspecified one (`0.0.0.0`, `::`) is every address of this machine.
     pub fn refuse(&self, own: impl IntoIterator<Item = SocketAddr>) {
         let own = own.into_iter().map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()));
         self.own.store(HashSet::from_iter(own).into());
@@ -101,7 +101,12 @@ impl Guard {
     pub fn check(&self, host: &TargetHost, address: SocketAddr) -> Result<(), BlockedAddress> {
         let ip = address.ip();
         let own = self.own.load();
-        let is_own = destinations(ip).any(|ip| own.contains(&SocketAddr::new(ip, address.port())));
+        let is_own = |ip: IpAddr| {
+            let has = |ip: IpAddr| own.contains(&SocketAddr::new(ip, address.port()));
+            let has_everywhere = has(Ipv4Addr::UNSPECIFIED.into()) || has(Ipv6Addr::UNSPECIFIED.into());
+            has(ip) || (has_everywhere && is_of_this_machine(ip))
+        };
+        let is_own = destinations(ip).any(is_own);
         if is_own || is_never_allowed(ip) {
             return Err(BlockedAddress);
         }
@@ -122,6 +127,11 @@ impl Guard {
         destinations(ip).any(|ip| networks.iter().any(|network| network.contains(&ip)))
             || matches!(host, TargetHost::Name(name) if hosts.contains(name))
     }
+}
+
+/// Whether this machine has an address: a socket can be bound to no other.
+fn is_of_this_machine(ip: IpAddr) -> bool {
+    ip.is_unspecified() || ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
 #[cfg(test)]
@@ -202,6 +212,20 @@ mod tests {
         assert!(allows(&guard, "hooks.example", "10.0.0.5:443"));
         guard.refuse([]);
         assert!(allows(&guard, "hooks.example", "10.0.0.5:5432"));
+    }
+
+    #[test]
+    fn a_listener_on_every_address_is_refused_at_every_address_of_this_machine() {
+        let guard = guard(&["127.0.0.0/8", "::1", "10.0.0.0/8"]);
+        for everywhere in ["0.0.0.0:9465", "[::]:9465"] {
+            guard.refuse([everywhere.parse().unwrap()]);
+            for address in ["127.0.0.1:9465", "127.8.8.8:9465", "[::1]:9465", "[::ffff:127.0.0.1]:9465"] {
+                assert!(!allows(&guard, "hooks.example", address), "{everywhere}: {address}");
+            }
+            for address in ["127.0.0.1:9466", "10.255.255.254:9465"] {
+                assert!(allows(&guard, "hooks.example", address), "{everywhere}: {address}");
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The answer of a listener without TLS: a redirect to the same address with `https://`.
 //!
-//! Only a tenant's host gets this far, so the gateway can't be used to redirect clients elsewhere. Nothing else of
-//! the request is examined; a token in it has already crossed the network in the clear.
+//! Only a tenant's host gets this far, so the gateway can't be used to redirect clients elsewhere; and no one-time
+//! link, which would work nevertheless, so that nobody would notice. Nothing else of the request is examined; a token
+//! in it has already crossed the network in the clear.
 
 use http::header::{HeaderValue, LOCATION};
 use http::{StatusCode, request};

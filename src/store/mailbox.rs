@@ -12,12 +12,11 @@
 use std::borrow::Cow;
 
 use icu_normalizer::{ComposingNormalizerBorrowed, DecomposingNormalizerBorrowed};
-use icu_properties::props::{DefaultIgnorableCodePoint, GeneralCategory};
-use icu_properties::{CodePointMapData, CodePointSetData};
 use idna::AsciiDenyList;
 use idna::uts46::{DnsLength, Hyphens, Uts46};
 
 use super::statement::{fold, folded};
+use crate::shown_text::is_invisible;
 
 /// The most characters of an address: 64 before the @ and 255 after it (RFC 5321, section 4.5.3.1). Larger: the column
 /// `users.email` refuses the row. Smaller: addresses that mail servers accept are refused.
@@ -96,18 +95,6 @@ pub(super) fn check_visible(text: &str) -> Result<(), InvalidAddress> {
         Some(character) => Err(InvalidAddress::Invisible(character)),
         None => Ok(()),
     }
-}
-
-/// Zero-width characters, soft hyphens, byte order marks, direction marks and fillers. Blanks and control characters
-/// are `InvalidAddress::Malformed`.
-#[must_use]
-pub fn is_invisible(character: char) -> bool {
-    /// A symbol by category, but rendered as a blank.
-    const BRAILLE_BLANK: char = '\u{2800}';
-    !character.is_ascii()
-        && (CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(character)
-            || CodePointMapData::<GeneralCategory>::new().get(character) == GeneralCategory::Format
-            || character == BRAILLE_BLANK)
 }
 
 /// The domain of a text that consists of a local part, an `@` and a domain without empty labels.

@@ -42,7 +42,12 @@ pub enum CreatedToken {
     /// It was created, with this id.
     New(i64),
     /// The same form was sent before, and created the token with this id.
-    Existing(i64),
+    Existing {
+        /// Its id.
+        id: i64,
+        /// Whether the form had the same name and expiry.
+        is_same: bool,
+    },
 }
 
 /// A stored token.
@@ -242,6 +247,13 @@ async fn insert(
         return Ok(CreatedToken::New(row.get(0)?));
     }
     let mut find = transaction.sql();
-    find.push("SELECT id FROM tokens WHERE form_key = ").bind(token.form_key.clone());
-    Ok(CreatedToken::Existing(transaction.connection().fetch_one(find).await?.get(0)?))
+    // A rotation changes when the token that it replaces expires.
+    find.push("SELECT id, name, expires_at, EXISTS (SELECT 1 FROM tokens newer WHERE newer.replaces = tokens.id) ");
+    find.push("FROM tokens WHERE form_key = ").bind(token.form_key.clone());
+    let row = transaction.connection().fetch_one(find).await?;
+    let (name, expires_at): (String, Option<Timestamp>) = (row.get(1)?, row.get(2)?);
+    // Databases store microseconds.
+    let expires = |at: Option<Timestamp>| at.map(Timestamp::as_microsecond);
+    let is_same = name == token.name && (row.get(3)? || expires(expires_at) == expires(token.expires_at));
+    Ok(CreatedToken::Existing { id: row.get(0)?, is_same })
 }

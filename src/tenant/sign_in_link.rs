@@ -9,8 +9,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::shown_name::{self, MAX_NAME};
-use crate::store::mailbox::is_invisible;
+use crate::shown_text::{MAX_NAME, NAME_RULE, is_unshown, is_valid_name};
 use crate::store::{Actor, AdminLink, Store, StoreError};
 
 /// The longest time that a link is valid: a week.
@@ -29,7 +28,7 @@ pub const DEFAULT_VALID: Duration = Duration::from_hours(1);
 /// # Errors
 /// A sentence for whoever wrote it.
 pub fn email(text: &str) -> Result<String, String> {
-    let is_odd = |char: char| char.is_control() || char.is_whitespace() || is_invisible(char);
+    let is_odd = |char: char| char.is_whitespace() || is_unshown(char);
     let is_plain = !text.chars().any(is_odd);
     let has_parts = text.rsplit_once('@').is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty());
     let is_email = is_plain && has_parts && text.chars().count() <= MAX_NAME;
@@ -41,7 +40,7 @@ pub fn email(text: &str) -> Result<String, String> {
 /// # Errors
 /// A sentence for whoever wrote it.
 pub fn name(text: &str) -> Result<String, String> {
-    if shown_name::is_valid(text) { Ok(text.to_owned()) } else { Err(shown_name::RULE.to_owned()) }
+    if is_valid_name(text) { Ok(text.to_owned()) } else { Err(NAME_RULE.to_owned()) }
 }
 
 /// Stores a link into the area at a URL, and returns its own URL.

@@ -53,7 +53,7 @@ impl Outcome {
                 | StatusCode::UNPROCESSABLE_ENTITY => Self::Refused(answered(answer.status)),
                 status => Self::Unreachable { reason: answered(status), retry_after: answer.retry_after },
             },
-            Err(error) => Self::Unreachable { reason: error.to_string(), retry_after: None },
+            Err(error) => Self::Unreachable { reason: error.told(), retry_after: None },
         }
     }
 

@@ -279,7 +279,7 @@ page! {
             behind_cdn, cdn_proxy, caa_critical, caa, resolver_broken, server_broken, dnssec,
             proof_missing, not_checked_yet, not_checked_address, dns_down, dns_down_new, taken,
             moves, ca_refused, ca_limited, ca_down, unreachable, remove, add, and, record,
-            relative_record, bare_record;
+            relative_record, bare_record, of_this_gateway;
     }
 }
 

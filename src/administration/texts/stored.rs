@@ -58,7 +58,7 @@ mod tests {
     use http::StatusCode;
 
     use super::*;
-    use crate::outbound::{ConnectFault, DnsFault, Phase, ProtocolFault, SendError, TlsFault};
+    use crate::outbound::{BlockedAddress, ConnectFault, DnsFault, Phase, ProtocolFault, SendError, TlsFault};
 
     fn in_german(stored: &str) -> Words {
         Texts::of(Language::German).stored.translate(stored.to_owned())
@@ -91,9 +91,11 @@ mod tests {
         let phases = [Phase::Connection, Phase::Head, Phase::Body(StatusCode::OK)];
         let errors = dns.map(SendError::from).into_iter().chain(connect.map(SendError::from));
         let errors = errors.chain(tls.map(SendError::from)).chain(protocol.map(SendError::from));
-        let errors = errors.chain(phases.map(SendError::Timeout)).map(|error| error.to_string());
-        let others =
-            ["blocked address", "paused by request", "the receiver answered 410 Gone", "the receiver answered 503"];
+        let errors = errors
+            .chain(phases.map(SendError::Timeout))
+            .chain([BlockedAddress.into()])
+            .flat_map(|error: SendError| [error.to_string(), error.told()]);
+        let others = ["paused by request", "the receiver answered 410 Gone", "the receiver answered 503"];
         for stored in errors.chain(others.map(str::to_owned)) {
             let words = in_german(&stored);
             assert!(words.lang.is_none() && words.text != stored, "{stored}: {words:?}");

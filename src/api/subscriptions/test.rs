@@ -107,7 +107,7 @@ pub fn attempt_record(
         took: attempt.took,
         accepted: attempt.is_accepted(),
         status: answer.ok().map(|answer| answer.status.as_u16()),
-        error: answer.err().map(ToString::to_string),
+        error: answer.err().map(|error| error.told()),
         response: answer.ok().map(|answer| answer.excerpt.clone()),
     }
 }

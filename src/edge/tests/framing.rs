@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::config::ConnectionLimits;
 use crate::edge::activity::Activity;
+use crate::edge::framing::Framing;
 use crate::edge::head_filter::HeadFilter;
 
 /// What hyper passes on of a request: method, target, and the body if it is complete.
@@ -66,7 +67,7 @@ async fn read_unfiltered(pieces: Vec<Vec<u8>>) -> Vec<Seen> {
 async fn read_filtered(pieces: Vec<Vec<u8>>) -> Vec<Seen> {
     let (ours, theirs) = tokio::io::duplex(1 << 20);
     let limits = ConnectionLimits::default();
-    let stream = HeadFilter::new(ours, Activity::new(Instant::now(), limits), limits.head_bytes);
+    let stream = HeadFilter::new(ours, Activity::new(Instant::now(), limits), Framing::new(limits.head_bytes));
     tokio::join!(serve(stream), send(theirs, pieces)).0
 }
 

@@ -73,7 +73,7 @@ impl Store {
         // Before the state of the old token: the form that is sent again may have revoked it.
         let new = match insert(&mut transaction, token, now, by).await? {
             CreatedToken::New(id) => id,
-            CreatedToken::Existing(id) => return Ok(RotatedToken::Existing(id)),
+            CreatedToken::Existing { id, .. } => return Ok(RotatedToken::Existing(id)),
         };
         let expires_at: Option<Timestamp> = old.get(1)?;
         if old.get::<Option<Timestamp>>(0)?.is_some() {

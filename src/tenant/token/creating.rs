@@ -7,8 +7,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::PresentedToken;
+use crate::shown_text;
 use crate::store::{Actor, CreatedToken, NewToken, RotatedToken, Store, StoreError};
-use crate::tenant::shown_name;
 
 /// What a new token shall be.
 #[derive(Clone, Debug)]
@@ -42,8 +42,13 @@ pub enum Created {
         /// Its value, which can't be read again.
         token: PresentedToken,
     },
-    /// The same form was sent before, and created the token with this number.
-    Existing(i64),
+    /// The same form was sent before, and created a token.
+    Existing {
+        /// Its number.
+        id: i64,
+        /// Whether the form asked for the same name and expiry.
+        is_same: bool,
+    },
 }
 
 /// The outcome of rotating a token.
@@ -72,7 +77,7 @@ pub enum Rotated {
 #[derive(Debug, thiserror::Error)]
 pub enum CreateTokenError {
     /// The name is too long, invisible, or has characters that change what surrounds it.
-    #[error("{}", shown_name::RULE)]
+    #[error("{}", shown_text::NAME_RULE)]
     InvalidName,
     /// The token would have expired already.
     #[error("a token must expire in the future")]
@@ -85,7 +90,7 @@ pub enum CreateTokenError {
 /// Whether a token can have this name.
 #[must_use]
 pub fn is_valid_name(name: &str) -> bool {
-    shown_name::is_valid(name)
+    shown_text::is_valid_name(name)
 }
 
 /// Generates a token and stores its digest.
@@ -102,7 +107,7 @@ pub async fn create(store: &Store, request: NewTokenRequest, by: &Actor) -> Resu
     let new = new_token(&token, request.name, request.expires_at, request.form_key);
     Ok(match store.create_token(new, now, by).await? {
         CreatedToken::New(id) => Created::New { id, token },
-        CreatedToken::Existing(id) => Created::Existing(id),
+        CreatedToken::Existing { id, is_same } => Created::Existing { id, is_same },
     })
 }
 

@@ -3,10 +3,14 @@
 use std::time::{Duration, Instant};
 
 use formgate::store::registry::{DomainAdded, DomainState};
+use tokio::net::TcpStream;
 
 use super::scene::{LIMIT, Scene, reason_of};
+use crate::support::answer::Answer;
 use crate::support::client::operator_get;
+use crate::support::connection::exchange;
 use crate::support::fixture::on_both_databases;
+use crate::support::pebble::ports;
 use crate::support::zones::Mood;
 
 on_both_databases! {
@@ -18,6 +22,17 @@ on_both_databases! {
         scene.is_served(&node, scene.host()).await;
         assert_eq!(scene.proxy.orders(), 1);
         assert_eq!(scene.proxy.accounts(), 1);
+
+        // What authorities read has a part that a stranger chose, so that no browser may take it for a page.
+        let stream = TcpStream::connect((scene.zones.address(), ports()[0])).await.expect("a connection");
+        let head = format!(
+            "GET /.well-known/acme-challenge/aHRtbA HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+            scene.host()
+        );
+        let answer = Answer::read(&exchange(stream, head.as_bytes(), LIMIT).await).expect("an answer");
+        assert!(answer.status == 200 && answer.body.starts_with(b"aHRtbA."), "{answer:?}");
+        let headers = ["content-type", "x-content-type-options"].map(|name| answer.header(name));
+        assert_eq!(headers, [Some("application/octet-stream"), Some("nosniff")]);
     }
 
     async fn a_host_goes_live_by_a_handshake_where_port_80_is_not_ours(engine: Engine) {

@@ -109,6 +109,28 @@ async fn plain_http_is_redirected_to_https_with_path_and_query() {
 }
 
 #[tokio::test]
+async fn a_one_time_link_that_was_opened_without_tls_is_not_redirected() {
+    let entry: Table = "address = '127.0.0.1:0'\nredirect_to_https = true".parse().expect("TOML");
+    let site = Site::new().tenant("acme", Engine::Sqlite).gateway("administration", Table::new());
+    let acme = Acme::of(site.gateway("listen", vec!["127.0.0.1:0".into(), Value::from(entry)]));
+    let mut node = acme.node;
+    let [_, address] = node.addresses()[..] else { panic!("two listeners") };
+    for (path, status) in [
+        ("/admin/enter/secret", 404),
+        ("/admin/enter/secret?to=%2Ftokens", 404),
+        ("/admin/enter/", 404),
+        ("/admin/enter", 308),
+        ("/admin/entering/x", 308),
+        ("/admin", 308),
+        ("/enter/secret", 308),
+    ] {
+        let answer = plain(address, &get(path, "acme.example.test", "none")).await;
+        assert_eq!((answer.status.as_u16(), answer.header("location").is_some()), (status, status == 308), "{path}");
+    }
+    assert!(!node.log().contains("secret"));
+}
+
+#[tokio::test]
 async fn no_redirect_leads_to_an_unknown_host() {
     let (_acme, address) = listening(&[("redirect_to_https", true.into()), ("https_port", 8443.into())]);
     for (host, status) in [("evil.test", 404), ("127.0.0.1", 404), ("a/b", 400), ("user@acme.example.test", 400)] {

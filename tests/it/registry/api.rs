@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::Method;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
@@ -291,6 +291,58 @@ on_both_databases! {
         assert_eq!((&rest.body["data"][0]["slug"], &rest.body["meta"]["has_more"]), (&json!("b"), &json!(false)));
     }
 
+    async fn pages_of_browsers_are_refused(engine: Engine) {
+        let scene = Scene::new(engine);
+        let _node = scene.start(0);
+        for (header, value, is_refused) in [
+            ("origin", "https://evil.example", true),
+            ("origin", "null", true),
+            ("origin", "", true),
+            ("origin", "http://127.0.0.1:9465", true),
+            ("sec-fetch-site", "cross-site", true),
+            ("sec-fetch-site", "same-site", true),
+            ("sec-fetch-site", "Cross-Site", true),
+            ("sec-fetch-site", "none", false),
+            ("sec-fetch-site", "same-origin", false),
+            ("accept", "*/*", false),
+        ] {
+            for (method, target, body) in [
+                (Method::GET, "/v1/tenants", None),
+                (Method::PUT, "/v1/tenants/acme?migrate=1", Some(scene.tenant("acme"))),
+                (Method::GET, "/v1/nothing", None),
+            ] {
+                let answer = scene.call_with(0, method.clone(), target, body.as_ref(), &[(header, value)]).await;
+                assert_eq!(answer.status == 403, is_refused, "{method} {target} {header}: {value}: {answer:?}");
+            }
+            if is_refused {
+                assert_eq!(scene.call(0, Method::GET, "/v1/tenants/acme", None).await.status, 404, "{header}: {value}");
+            }
+        }
+    }
+
+    async fn a_head_with_a_bare_line_feed_is_refused(engine: Engine) {
+        let scene = Scene::new(engine);
+        let _node = scene.start(0);
+        for (head, status) in [
+            ("GET /v1/tenants HTTP/1.1\r\nHost: operator\r\n\r\n", "200"),
+            ("\r\nGET /v1/tenants HTTP/1.1\r\nHost: operator\r\n\r\n", "200"),
+            ("GET /v1/tenants HTTP/1.1\nHost: operator\r\n\r\n", "400"),
+            ("GET /v1/tenants HTTP/1.1\r\nHost: operator\nX-A: b\r\n\r\n", "400"),
+            ("GET /v1/tenants HTTP/1.1\r\nHost: operator\r\n\n", "400"),
+            ("GET /v1/tenants HTTP/1.1\nHost: operator\n\n", "400"),
+            ("\nGET /v1/tenants HTTP/1.1\r\nHost: operator\r\n\r\n", "400"),
+            // What a form of a page sends as its body is not reached.
+            ("POST / HTTP/1.1\r\nHost: operator\nContent-Length: 9\r\n\r\nGET / HTTP", "400"),
+            ("GET /v1/tenants HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "400"),
+        ] {
+            let mut stream = UnixStream::connect(scene.socket(0)).await.unwrap();
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let mut line = String::new();
+            BufReader::new(&mut stream).read_line(&mut line).await.unwrap();
+            assert!(line.starts_with(&format!("HTTP/1.1 {status} ")), "{head:?}: {line}");
+        }
+    }
+
     async fn tokens_and_links_are_made_once_for_each_key(engine: Engine) {
         let scene = Scene::new(engine);
         let node = scene.start(0);
@@ -303,6 +355,21 @@ on_both_databases! {
         let again = scene.call_with(0, Method::POST, "/v1/tenants/acme/tokens", Some(&body), &key).await;
         assert_eq!((again.status.as_u16(), &again.body["data"]["id"]), (200, &first.body["data"]["id"]));
         assert!(again.body["data"].get("token").is_none());
+        for other in [
+            json!({ "name": "CRM", "expires_at": "2099-01-01T00:00:00Z" }),
+            json!({ "name": "Sync", "expires_at": "2099-01-01T00:00:01Z" }),
+            json!({ "name": "Sync", "expires_at": null }),
+            json!({ "name": "Sync" }),
+        ] {
+            let answer = scene.call_with(0, Method::POST, "/v1/tenants/acme/tokens", Some(&other), &key).await;
+            assert_eq!(answer.status, 422, "{other}: {answer:?}");
+            assert!(answer.body["errors"]["idempotency-key"].is_array(), "{other}: {answer:?}");
+        }
+        let written_otherwise = json!({ "expires_at": "2099-01-01T01:00:00+01:00", "name": "Sync" });
+        let answer = scene.call_with(0, Method::POST, "/v1/tenants/acme/tokens", Some(&written_otherwise), &key).await;
+        assert_eq!((answer.status.as_u16(), &answer.body), (200, &again.body));
+        let listed = scene.succeed(&["token", "list", "--tenant", "acme", "--json"]);
+        assert!(listed.matches("Sync").count() == 1 && !listed.contains("CRM"), "{listed}");
         for (path, body, field) in [
             ("tokens", json!({}), "name"),
             ("tokens", json!({ "name": "" }), "name"),

@@ -61,6 +61,7 @@ pub(crate) static OPERATOR: LazyLock<Description> = LazyLock::new(|| {
         everywhere: &["cache-control"],
         before_the_route: &[
             ("401", "Unauthenticated"),
+            ("403", "OfPage"),
             ("404", "PathNotFound"),
             ("405", "MethodNotAllowed"),
             ("408", "BodyTooSlow"),

@@ -82,7 +82,7 @@ pub(super) fn create_token(location: &DatabaseLocation, name: &str) -> String {
     });
     match created.unwrap_or_else(|error| panic!("{location:?} takes no token: {error:?}")) {
         Created::New { token, .. } => token.expose().to_owned(),
-        Created::Existing(id) => panic!("no form was sent, yet token {id} exists"),
+        Created::Existing { id, .. } => panic!("no form was sent, yet token {id} exists"),
     }
 }
 

@@ -5,8 +5,9 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::scene::{LIMIT, Scene, envelope, received};
-use crate::support::fixture::{Site, on_both_databases};
-use crate::support::receiver::{Act, Receiver};
+use crate::support::dns::Lookup;
+use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::receiver::{Act, HOST, Receiver};
 use crate::support::redis::Redis;
 
 on_both_databases! {
@@ -35,7 +36,7 @@ on_both_databases! {
         scene.wait_for(failing, 6).await;
         assert!(elsewhere.requests().is_empty(), "redirects are not followed");
         let later = match engine {
-            crate::support::fixture::Engine::Sqlite => "unixepoch() * 1000000 + 1800000000",
+            Engine::Sqlite => "unixepoch() * 1000000 + 1800000000",
             _ => "now() + interval '30 minutes'",
         };
         scene.wait_for(&format!("SELECT count(*) FROM subscriptions WHERE next_attempt_at > {later}"), 1).await;
@@ -67,18 +68,7 @@ on_both_databases! {
         let mut scene = Scene::built(engine, |site| site.redis(&redis), |_| ()).await;
         let own = [scene.nodes[0].operator_address().port(), redis.port()];
         for port in own.into_iter().chain(port_of(&scene.site)) {
-            let began = Instant::now();
-            let body = json!({ "target_url": format!("https://127.0.0.1:{port}/"), "event": "submission.created" });
-            loop {
-                let answer = scene.client.post("/api/v1/subscribe").json(&body).send().await;
-                if answer.status == 422 {
-                    assert!(answer.json()["errors"].get("target_url").is_some(), "{answer:?}");
-                    break;
-                }
-                // Addresses are looked up right after the start.
-                assert!(began.elapsed() < LIMIT, "{port}: {answer:?}");
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            }
+            is_refused(&scene, port).await;
         }
     }
 
@@ -92,6 +82,65 @@ on_both_databases! {
             received(&receiver, usize::try_from(id).unwrap()).await;
         }
     }
+}
+
+/// Subscribes a URL until that is refused: addresses are looked up right after the start.
+async fn is_refused(scene: &Scene, port: u16) {
+    let began = Instant::now();
+    let body = json!({ "target_url": format!("https://127.0.0.1:{port}/"), "event": "submission.created" });
+    loop {
+        let answer = scene.client.post("/api/v1/subscribe").json(&body).send().await;
+        if answer.status == 422 {
+            assert!(answer.json()["errors"].get("target_url").is_some(), "{answer:?}");
+            return;
+        }
+        assert!(began.elapsed() < LIMIT, "{port}: {answer:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_operator_api_and_the_registry_are_own_services() {
+    let registry = Engine::Postgres.empty_database(std::path::Path::new(""), "registry");
+    let registry_port = url::Url::parse(&registry).expect("a URL").port().unwrap_or(5432);
+    let operator: toml::Table = "listen = ['127.0.0.1:0', '0.0.0.0:0']".parse().expect("TOML");
+    let build = |site: Site| site.gateway("registry", registry).gateway("operator", operator);
+    let mut scene = Scene::built(Engine::Sqlite, build, |_| ()).await;
+    let served = |line: &str| {
+        let (_, rest) = line.split_once("operator API is served\",\"address\":\"")?;
+        rest.split_once('"')?.0.parse::<std::net::SocketAddr>().ok()
+    };
+    let ports: Vec<_> = scene.nodes[0].log().lines().filter_map(served).map(|address| address.port()).collect();
+    assert_eq!(ports.len(), 2);
+    for port in ports.into_iter().chain([registry_port]) {
+        is_refused(&scene, port).await;
+    }
+    let other = Receiver::always(Act::status(200)).await;
+    scene.subscribe(&other, "submission.created", None).await;
+}
+
+#[tokio::test]
+async fn a_name_of_the_private_network_reads_like_one_that_does_not_exist() {
+    let scene =
+        Scene::with(Engine::Sqlite, |webhooks| _ = webhooks.insert("allow_targets".into(), vec![HOST].into())).await;
+    scene.dns.answer("redis.internal.test", &[Lookup::of(&["10.0.0.5"])]);
+    scene.insert(1, 1, "x").await;
+    let mut outcomes = Vec::new();
+    for host in ["redis.internal.test", "none.internal.test"] {
+        let body = json!({ "target_url": format!("https://{host}/"), "event": "submission.created" });
+        let subscribed = scene.client.post("/api/v1/subscribe").json(&body).send().await;
+        assert_eq!(subscribed.status, 201, "{subscribed:?}");
+        let id = subscribed.json()["data"]["id"].as_str().expect("an id").to_owned();
+        let tested = scene.client.post(&format!("/api/v1/subscribe/{id}/test")).send().await;
+        let mut outcome = tested.json();
+        for own in ["at", "duration_ms", "event"] {
+            outcome["data"].as_object_mut().expect("an object").remove(own);
+        }
+        outcomes.push((tested.status, outcome));
+    }
+    assert_eq!(outcomes[0], outcomes[1]);
+    let error = outcomes[0].1["data"]["error"].as_str().expect("a text");
+    assert_eq!(error, "the host does not exist, or has no public address");
 }
 
 /// The port of the database's server, if it has one.

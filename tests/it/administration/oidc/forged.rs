@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -90,7 +92,7 @@ impl Forged {
         let now = jiff::Timestamp::now().as_second();
         json!({
             "iss": self.issuer(), "sub": "7", "aud": "formgate", "nonce": leaving.parameter("nonce"),
-            "iat": now, "exp": now + 60, "email": "ana@acme.example", "groups": ["owners"],
+            "iat": now, "exp": now + 60, "email": "ana@acme.example", "email_verified": true, "groups": ["owners"],
         })
     }
 
@@ -138,6 +140,8 @@ on_both_databases! {
             ("iss", json!("https://evil.example"), "`iss` is another issuer"),
             ("exp", json!(now - 61), "it has expired"),
             ("iat", json!(now + 120), "it was issued in the future"),
+            ("iat", json!(now.to_string()), "`iat` is missing, or not a number"),
+            ("sub", json!("4\u{200B}2"), "invisible characters"),
             ("sub", json!(""), "`sub` is missing"),
             ("groups", json!(["others"]), "has no value that gives a role"),
             ("groups", Value::Null, "has no value that gives a role"),
@@ -196,7 +200,7 @@ on_both_databases! {
             (query.replace("state", "state_"), &own.cookie, 400),
             (query.clone(), &foreign.cookie, 400),
             (query.clone(), "", 400),
-            (query.clone(), "__Host-formgate-sign-in=AAAA", 400),
+            (query.clone(), "__Host-formgate-sign-in-AAAAAAAA=AAAA", 400),
             (format!("{query}&state={state_of}"), &own.cookie, 400),
             (format!("{query}&code=b"), &own.cookie, 400),
             (query.replace("c0de", ""), &own.cookie, 400),
@@ -210,6 +214,9 @@ on_both_databases! {
             assert_eq!(answer.status, status, "{query} with {cookie}: {answer:?}");
             assert_eq!(answer.header("referrer-policy"), Some("no-referrer"));
             assert!(!text(&answer).contains("script") && text(&answer).contains("Sign in again"), "{answer:?}");
+            let is_answer = query.contains(&format!("state={state_of}&")) && query.matches("state=").count() == 1;
+            let clears = is_answer && cookie == own.cookie && !query.contains("code=b");
+            assert_eq!(answer.header("set-cookie").is_some(), clears, "{query} with {cookie}");
         }
         assert_eq!((state(&scene).await, forged.asked("/token")), ([0, 0], 0), "no code was exchanged");
         caller.arrive(&query, &own.cookie, "/admin").await;
@@ -217,6 +224,111 @@ on_both_databases! {
             let leaving = caller.leave(&format!("?to={target}")).await;
             forged.set_token(&key.sign(&forged.claims(&leaving)));
             caller.arrive(&forged.query(&leaving), &leaving.cookie, "/admin").await;
+        }
+    }
+
+    async fn two_tabs_sign_in_and_a_strangers_link_to_the_callback_ends_neither(engine: Engine) {
+        let forged = Forged::start().await;
+        let scene = scene(engine, &forged).await;
+        let caller = Caller::of(&scene, "acme", &scene.node);
+        let key = Key::new("k");
+        forged.set(|answers| answers.keys = json_of(&json!({ "keys": [key.public()] })));
+        let (first, second) = (caller.leave("?to=/tokens").await, caller.leave("?to=/audit").await);
+        let both = format!("a=b; {}; {}", first.cookie, second.cookie);
+        for query in ["state=foreign&code=x", "", "error=access_denied", "state=a&state=b"] {
+            let answer = caller.back(query, &both).send().await;
+            assert_eq!((answer.status.as_u16(), answer.header("set-cookie")), (400, None), "{query}");
+        }
+        // The first tab comes back, and the browser removes its cookie only.
+        for (tab, cookies, page) in [(&first, &*both, "/admin/tokens"), (&second, &second.cookie, "/admin/audit")] {
+            forged.set_token(&key.sign(&forged.claims(tab)));
+            let answer = caller.back(&forged.query(tab), cookies).send().await;
+            let (name, _) = tab.cookie.split_once('=').expect("a value");
+            let cleared = answer.header("set-cookie").expect("its cookie is cleared");
+            assert!(cleared.starts_with(&format!("{name}=; Max-Age=0;")), "{cleared}");
+            caller.press(&answer, page).await;
+        }
+    }
+
+    async fn of_many_sign_ins_of_a_browser_the_oldest_are_given_up(engine: Engine) {
+        let forged = Forged::start().await;
+        let scene = scene(engine, &forged).await;
+        let caller = Caller::of(&scene, "acme", &scene.node);
+        let mut jar: Vec<String> = Vec::new();
+        for _ in 0..12 {
+            let answer = caller.client.get("/admin/sign-in").header("cookie", &jar.join("; ")).send().await;
+            assert_eq!(answer.status, 303, "{answer:?}");
+            for set in answer.headers.get_all("set-cookie") {
+                let (pair, attributes) = set.to_str().expect("ASCII").split_once("; ").expect("attributes");
+                let (name, _) = pair.split_once('=').expect("a value");
+                let is_removed = attributes.contains("Max-Age=0;");
+                assert_eq!(jar.iter().any(|cookie| cookie.starts_with(name)), is_removed, "{pair}");
+                jar.retain(|cookie| !cookie.starts_with(name));
+                if !is_removed {
+                    jar.push(pair.to_owned());
+                }
+            }
+            assert!(jar.len() <= 5, "{jar:?}");
+        }
+        assert_eq!(jar.len(), 5);
+    }
+
+    async fn a_key_set_is_read_as_providers_publish_them(engine: Engine) {
+        let key = Key::new("k");
+        let (plain, without_id) = (key.public(), { let mut key = key.public(); key["kid"] = Value::Null; key });
+        let encoded = |prefix: &[u8], engine: &dyn Fn(&[u8]) -> String| {
+            let mut changed = key.public();
+            for coordinate in ["x", "y"] {
+                let bytes = URL_SAFE_NO_PAD.decode(plain[coordinate].as_str().expect("a text")).expect("Base64");
+                changed[coordinate] = json!(engine(&[prefix, &bytes].concat()));
+            }
+            changed
+        };
+        let other = Key::new("other").public();
+        let unused = { let mut key = key.public(); (key["use"], key["alg"]) = (Value::Null, Value::Null); key };
+        for keys in [
+            json!([encoded(&[0], &|bytes| URL_SAFE_NO_PAD.encode(bytes))]),
+            json!([encoded(&[], &|bytes| STANDARD.encode(bytes))]),
+            json!([other, without_id]),
+            json!([unused, { "kty": "RSA", "kid": 7, "n": null }]),
+        ] {
+            let forged = Forged::start().await;
+            let scene = scene(engine, &forged).await;
+            let caller = Caller::of(&scene, "acme", &scene.node);
+            forged.set(|answers| answers.keys = json_of(&json!({ "keys": keys })));
+            let leaving = caller.leave("").await;
+            let mut claims = forged.claims(&leaving);
+            claims["azp"] = Value::Null;
+            forged.set_token(&key.sign(&claims));
+            caller.arrive(&forged.query(&leaving), &leaving.cookie, "/admin").await;
+        }
+    }
+
+    async fn an_unverified_address_and_an_invisible_name_are_shown_nowhere(engine: Engine) {
+        let forged = Forged::start().await;
+        let scene = scene(engine, &forged).await;
+        let caller = Caller::of(&scene, "acme", &scene.node);
+        let key = Key::new("k");
+        forged.set(|answers| answers.keys = json_of(&json!({ "keys": [key.public()] })));
+        for (verified, name, shown) in [
+            (json!("true"), "Ana", "<strong>7</strong>"),
+            (json!(1), "ceo@acme.example", "<strong>7</strong>"),
+            (json!(true), "A\u{200B}n\u{202E}a", "<strong>Ana</strong>"),
+            (json!(true), "ceo@acme.example", "<strong>ana@acme.example</strong>"),
+        ] {
+            let leaving = caller.leave("").await;
+            let mut claims = forged.claims(&leaving);
+            (claims["email_verified"], claims["name"]) = (verified.clone(), json!(name));
+            claims["preferred_username"] = json!("ceo@acme.example");
+            forged.set_token(&key.sign(&claims));
+            let callback = caller.back(&forged.query(&leaving), &leaving.cookie).send().await;
+            let page = text(&caller.client.get(callback.header("location").expect("a page")).send().await);
+            assert!(page.contains(shown) && !page.contains("ceo"), "{verified} {name}: {page}");
+            assert_eq!(page.contains("ana@acme.example"), verified == true, "{verified}: {page}");
+            let signed_in = caller.press(&callback, "/admin").await;
+            let sessions = text(&signed_in.get("/admin/sessions").await);
+            assert_eq!(sessions.contains("ana@acme.example"), verified == true, "{verified}: {sessions}");
+            signed_in.post("/admin/sessions", &[("session", "all")]).await;
         }
     }
 

@@ -19,7 +19,9 @@ fn callbacks(scene: &Scene, nodes: &[&Node]) -> Vec<String> {
 }
 
 fn ana(groups: &Value) -> Value {
-    json!({ "sub": "user-42", "email": "ana@acme.example", "name": "Ana <b>", "groups": groups })
+    json!({
+        "sub": "user-42", "email": "ana@acme.example", "email_verified": true, "name": "Ana <b>", "groups": groups,
+    })
 }
 
 /// The last entry of the audit log with an action.
