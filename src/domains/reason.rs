@@ -48,11 +48,13 @@ pub enum OtherReason {
     },
     /// Another tenant has it.
     Taken {
-        /// The record that moves it.
-        record: Record,
+        /// The record that moves it. `None`: the tenant has lost it, and would have to add it again.
+        record: Option<Record>,
         /// From when on it moves, if the record is there.
         moves_at: Option<Timestamp>,
     },
+    /// The tenant did not prove it in time.
+    ClaimExpired {},
     /// The authority does not issue for it as things are.
     CaRefused {
         /// The authority.
@@ -149,6 +151,7 @@ impl Reason {
             Self::Other(OtherReason::NotCheckedYet { .. }) => "not_checked_yet",
             Self::Other(OtherReason::DnsDown { .. }) => DNS_DOWN,
             Self::Other(OtherReason::Taken { .. }) => "taken",
+            Self::Other(OtherReason::ClaimExpired {}) => "claim_expired",
             Self::Other(OtherReason::CaRefused { .. }) => "ca_refused",
             Self::Other(OtherReason::CaLimited { .. }) => "ca_limited",
             Self::Other(OtherReason::CaDown { .. }) => "ca_down",
@@ -183,11 +186,18 @@ impl Reason {
                 imperative(records),
                 at(until)
             ),
-            Self::Other(OtherReason::Taken { record, moves_at: None }) => format!(
+            Self::Other(OtherReason::Taken { record: None, .. }) => {
+                "Another account has this domain. If it is yours, add it again".to_owned()
+            }
+            Self::Other(OtherReason::ClaimExpired {}) => {
+                "This domain was not proved within 7 days. If it is yours, add it again, and set the records then"
+                    .to_owned()
+            }
+            Self::Other(OtherReason::Taken { record: Some(record), moves_at: None }) => format!(
                 "Another account has this domain. If it is yours, add this record: {record}. The domain moves after 72 hours, \
                  unless the other account still proves that it owns it"
             ),
-            Self::Other(OtherReason::Taken { record, moves_at: Some(moves_at) }) => format!(
+            Self::Other(OtherReason::Taken { record: Some(record), moves_at: Some(moves_at) }) => format!(
                 "Another account has this domain. Keep this record: {record}. The domain moves at {}, unless the other \
                  account still proves that it owns it",
                 at(moves_at)
@@ -222,7 +232,7 @@ impl Reason {
         match self {
             Self::Dns(fault) => fault.records(),
             Self::Other(OtherReason::NotCheckedYet { records, .. } | OtherReason::DnsDown { records, .. }) => records,
-            Self::Other(OtherReason::Taken { record, .. }) => std::slice::from_ref(record),
+            Self::Other(OtherReason::Taken { record: Some(record), .. }) => std::slice::from_ref(record),
             _ => &[],
         }
     }
@@ -258,7 +268,12 @@ mod tests {
             Reason::None {},
             Reason::of_authority("main", "forms.acme.org", &error, until),
             Reason::Other(OtherReason::DnsDown { detail: "no resolver works".to_owned(), until, records: Vec::new() }),
-            Reason::Other(OtherReason::Taken { record: proof_record("forms.acme.org", "x"), moves_at: Some(until) }),
+            Reason::Other(OtherReason::Taken {
+                record: Some(proof_record("forms.acme.org", "x")),
+                moves_at: Some(until),
+            }),
+            Reason::Other(OtherReason::Taken { record: None, moves_at: None }),
+            Reason::Other(OtherReason::ClaimExpired {}),
         ];
         for reason in reasons {
             assert_eq!(Reason::read(&reason.stored()), reason);

@@ -33,7 +33,7 @@ use super::{Reach, StoreError};
 use crate::metrics::DatabaseMetrics;
 pub use budgets::{Budget, Taken as BudgetTaken};
 pub use certificates::{CertificateRecord, StoredPair};
-pub use claiming::DomainAdded;
+pub use claiming::{AddedBy, DomainAdded, HostOwner};
 pub use counts::DomainCount;
 pub use domains::{DomainFilter, DomainRecord, DomainState, Lease};
 pub use events::{DomainEvent, RegistryEvent};

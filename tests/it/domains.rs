@@ -2,6 +2,7 @@
 
 mod api;
 mod certbot;
+mod claims;
 mod commands;
 mod compose;
 mod keys;

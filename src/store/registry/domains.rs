@@ -18,7 +18,7 @@ use crate::store::statement::{JsonRows, Row, Sql};
 /// Where a domain is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DomainState {
-    /// A tenant has it, and DNS was not asked yet; or another tenant has it.
+    /// A tenant wants it, and DNS was not asked yet; or another tenant has it.
     Claimed,
     /// Its owner has to change records.
     Dns,
@@ -32,13 +32,15 @@ pub enum DomainState {
     Live,
     /// It has a certificate, and will lose it if nothing changes.
     Failing,
+    /// The tenant does not have it: another tenant does, or its claim has ended.
+    Gone,
     /// No tenant has it any more.
     Removed,
 }
 
 impl DomainState {
     /// Every state, in the order of the life.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Claimed,
         Self::Dns,
         Self::Verified,
@@ -46,6 +48,7 @@ impl DomainState {
         Self::Issuing,
         Self::Live,
         Self::Failing,
+        Self::Gone,
         Self::Removed,
     ];
 
@@ -60,6 +63,7 @@ impl DomainState {
             Self::Issuing => "issuing",
             Self::Live => "live",
             Self::Failing => "failing",
+            Self::Gone => "gone",
             Self::Removed => "removed",
         }
     }
@@ -76,13 +80,13 @@ impl DomainState {
 pub struct DomainRecord {
     /// The host.
     pub host: String,
-    /// The tenant that has it, or contests it.
+    /// The tenant that has it, or claims it without having proved it.
     pub slug: String,
     /// Whether it was added as a domain, so that its owner has to prove it. The operator vouches for hosts of a table.
     pub is_added: bool,
     /// What a TXT record has to be.
     pub proof: String,
-    /// Since when each look has seen a proof.
+    /// Of the owner: when it was proved. Of others: since when each check has found a proof.
     pub proved_since: Option<Timestamp>,
     /// The state.
     pub state: DomainState,
@@ -167,8 +171,8 @@ pub enum Lease {
 const NEEDED: [(&str, &str); 3] = [("host", "text"), ("slug", "text"), ("proof", "text")];
 
 impl Registry {
-    /// Makes rows for hosts that need a certificate: host, tenant, and the proof that a new row gets. A row that was
-    /// removed begins its life again, and a host that the operator's table has by now needs no proof any more.
+    /// Makes rows for hosts that need a certificate: host, tenant, and the proof that a new row gets. A row that is gone or
+    /// was removed begins its life again, and a host that the operator's table has by now needs no proof any more.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -189,11 +193,28 @@ impl Registry {
         sql.push("'{}', ").push_now_plus(Duration::ZERO).push(", ").push_now_plus(Duration::ZERO).push(", ");
         sql.push_now_plus(Duration::ZERO).push(", 0, FALSE, 0 FROM ").push_rows(rows.text(), &NEEDED);
         sql.push(" AS needed WHERE TRUE ON CONFLICT (host, slug) DO UPDATE SET is_added = FALSE, state = CASE ");
-        sql.push("WHEN known.state = 'removed' THEN 'claimed' ELSE known.state END, next_at = excluded.next_at ");
-        sql.push("WHERE known.state = 'removed' OR known.is_added");
+        sql.push("WHEN known.state IN ('gone', 'removed') THEN 'claimed' ELSE known.state END, reason = CASE ");
+        sql.push("WHEN known.state = 'gone' THEN '{}' ELSE known.reason END, next_at = excluded.next_at ");
+        sql.push("WHERE known.state IN ('gone', 'removed') OR known.is_added");
         let made = transaction.execute(sql).await?;
         transaction.commit().await?;
         Ok(made)
+    }
+
+    /// Makes the claims to hosts due that other tenants have in their tables: pairs of a host and the tenant that has it.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn check_claims_to(&self, hosts: &[(String, String)]) -> Result<(), StoreError> {
+        let mut rows = JsonRows::new();
+        hosts.iter().for_each(|host| rows.push(host));
+        let mut sql = self.database.sql();
+        sql.push("UPDATE registry_domains SET next_at = ").push_now_plus(Duration::ZERO);
+        sql.push(" FROM ").push_rows(rows.text(), &NEEDED[..2]).push(" AS listed WHERE ");
+        sql.push("registry_domains.host = listed.host AND registry_domains.slug <> listed.slug AND is_added ");
+        sql.push("AND state NOT IN ('gone', 'removed')");
+        self.database.execute(sql).await?;
+        Ok(())
     }
 
     /// Takes rows that are due, for as long as the lease: the longest due first, but those of the `busy` tenants after all
@@ -254,6 +275,10 @@ impl Registry {
         events: &[DomainEvent],
     ) -> Result<bool, StoreError> {
         let mut transaction = self.database.begin().await?;
+        if !events.is_empty() {
+            // Before the row, as every writer that needs both.
+            lock_head(&mut transaction).await?;
+        }
         let is_own = write(&mut transaction, domain, lease).await?;
         for event in events.iter().filter(|_| is_own) {
             let revision = next_revision(&mut transaction).await?;
@@ -273,7 +298,7 @@ impl Registry {
         Ok(self.database.execute(sql).await? > 0)
     }
 
-    /// Forgets a row that was removed. Returns whether the lease was still its own.
+    /// Forgets a row that is gone or was removed. Returns whether the lease was still its own.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -301,7 +326,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The rows of a host: its owner's, and one for each tenant that contests it.
+    /// The rows of a host: its owner's, and one for each tenant that claims it without having proved it.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -357,6 +382,14 @@ pub(super) async fn write(
     };
     sql.push(" WHERE ").push_lease(domain);
     Ok(transaction.execute(sql).await? > 0)
+}
+
+/// Keeps other writers waiting until the transaction ends.
+pub(super) async fn lock_head(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("UPDATE registry_head SET revision = revision");
+    transaction.execute(sql).await?;
+    Ok(())
 }
 
 /// The next revision of the registry. Other writers wait until the transaction ends.

@@ -109,6 +109,9 @@ pub enum WriteRefused {
         /// The revision that it has, if it is there.
         revision: Option<i64>,
     },
+    /// The administrators of an account have added as many domains as they may that are not proved.
+    #[error("the account has as many domains that are not proved as it may add")]
+    TooManyUnproved,
     /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
