@@ -14,9 +14,7 @@ use super::registry::OpenRegistry;
 use super::{ConfigFile, ListArgs};
 use crate::config::DomainsConfig;
 use crate::dns::{Action, Record};
-use crate::domains::{
-    Claimed, DomainClaim, Reason, await_look, chosen, claim, describe, describe_unwatched, proof_record,
-};
+use crate::domains::{Claimed, DomainClaim, Reason, await_look, chosen, claim, describe, describe_unwatched, proof_of};
 use crate::host::HostName;
 use crate::rights;
 use crate::store::Registry;
@@ -315,11 +313,11 @@ fn print_domain(domain: &DomainRecord, config: &DomainsConfig, json: bool) -> Re
         ["certificate until", &shown(domain.not_after)],
     ];
     let mut text = table(&lines.map(|line| line.map(str::to_owned)));
-    let proof = proof_record(&domain.host, &domain.proof);
+    let proof = proof_of(domain, config);
     let mut records: Vec<_> = reason.records().iter().map(|record| (action_of(record), record)).collect();
     // A way to prove the domain, whatever is wrong.
-    if domain.is_added && records.iter().all(|(_, record)| record.value != proof.value) {
-        records.push(("proof", &proof));
+    if let Some(proof) = proof.as_ref().filter(|proof| records.iter().all(|(_, record)| record.value != proof.value)) {
+        records.push((if proof.action == Action::Keep { "keep" } else { "proof" }, proof));
     }
     if !records.is_empty() {
         let head = ["RECORD", "TYPE", "NAME", "VALUE"].map(str::to_owned);
@@ -336,5 +334,6 @@ fn action_of(record: &Record) -> &'static str {
     match record.action {
         Action::Add => "add",
         Action::Remove => "remove",
+        Action::Keep => "keep",
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Domains, Reason, await_look, new_proof, proof_record};
+use super::{Domains, Reason, await_look, new_proof, proof_of};
 use crate::dns::Record;
 use crate::host::HostName;
 use crate::registry::FollowError;
@@ -99,11 +99,11 @@ impl AccountDomains<'_> {
         domain.map_or_else(|| Reason::not_checked_yet(host, self.slug, config), |domain| Reason::of(domain, config))
     }
 
-    /// The record that proves an added domain, if it needs one.
+    /// The record that proves an added domain, to add or to keep, if it needs one.
     #[must_use]
     pub fn proof(&self, domain: &DomainRecord) -> Option<Record> {
         let is_owned = HostName::parse(&domain.host).is_ok_and(|host| self.domains.config.owns(&host));
-        (domain.is_added && !is_owned).then(|| proof_record(&domain.host, &domain.proof))
+        proof_of(domain, &self.domains.config).filter(|_| !is_owned)
     }
 
     /// Every host, in alphabetical order.

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::reason::{OtherReason, Reason, proof_record, records_to_set};
+use super::reason::{OtherReason, Reason, proof_of, records_to_set};
 use super::renewal::Ask;
 use super::{Domains, DomainsError, schedule};
-use crate::dns::{DnsFault, Finding, Issuer, Question};
+use crate::dns::{DnsFault, Finding, Issuer, Look, Ownership, Proof, Question};
 use crate::host::HostName;
 use crate::registry::FollowError;
-use crate::store::registry::{DomainEvent, DomainRecord, DomainState, HostOwner, Lease};
+use crate::store::registry::{DomainEvent, DomainProof, DomainRecord, DomainState, HostOwner, Lease};
 
 /// How long a removed domain keeps its row and its certificate, so that one that comes back is served at once.
 ///
@@ -83,12 +83,13 @@ impl Domains {
         if domain.pending.is_some() {
             return self.go_on(domain, &host).await;
         }
-        let finding = self.look(&domain, &host).await;
+        let Look { ownership, finding } = self.look(&domain, &host).await;
         let now = self.now();
         domain.checked_at = Some(now);
+        note_proof(&mut domain, ownership);
         let is_due = domain.not_after.is_some() && domain.renew_at.is_none_or(|at| at <= now);
         match finding {
-            Finding::Ready { issuers, .. } => self.ready(domain, &host, &issuers, is_due).await,
+            Finding::Ready { issuers } => self.ready(domain, &host, &issuers, is_due).await,
             Finding::Unknown(cause) if is_due => {
                 let all: Vec<usize> = (0..self.authorities()).collect();
                 self.order(domain, &host, &all, Some(cause)).await
@@ -138,7 +139,7 @@ impl Domains {
         })
     }
 
-    async fn look(&self, domain: &DomainRecord, host: &HostName) -> Finding {
+    async fn look(&self, domain: &DomainRecord, host: &HostName) -> Look {
         let label = self.config.label(&domain.slug);
         let (mut issuers, mut methods) = (Vec::new(), Vec::new());
         if let Some(acme) = &self.acme {
@@ -151,7 +152,7 @@ impl Domains {
         let issuers: Vec<_> = issuers.iter().map(|name| Issuer { name, ..Issuer::default() }).collect();
         let needs_proof = domain.is_added && !self.config.owns(host);
         let began = Instant::now();
-        let finding = self
+        let look = self
             .dns
             .look(&Question {
                 host,
@@ -164,7 +165,7 @@ impl Domains {
             })
             .await;
         self.metrics.looked(began.elapsed());
-        finding
+        look
     }
 
     /// Its records are right.
@@ -230,28 +231,37 @@ impl Domains {
 
     /// No tenant has proved it: it belongs to the first that does, whoever claims it.
     async fn prove(&self, mut domain: DomainRecord, host: &HostName) -> Result<(), DomainsError> {
-        let finding = self.look(&domain, host).await;
+        let Look { ownership, finding } = self.look(&domain, host).await;
         let now = self.now();
         domain.checked_at = Some(now);
+        note_proof(&mut domain, ownership);
+        let is_proved = matches!(ownership, Ownership::Proved(_));
         match finding {
-            Finding::Ready { .. } => {
-                domain.proved_since.get_or_insert(now);
-                self.enter(&mut domain, DomainState::Verified, &Reason::None {});
-                self.take(domain, None).await
-            }
-            Finding::Fault(_) if now >= domain.created_at + CLAIM_LASTS => self.lose(domain, &CLAIM_EXPIRED).await,
-            Finding::Fault(fault) => {
+            Finding::Unknown(cause) if !is_proved => self.not_asked(domain, cause).await,
+            Finding::Fault(_) if !is_proved && is_expired(&domain, now) => self.lose(domain, &CLAIM_EXPIRED).await,
+            Finding::Fault(fault) if !is_proved => {
                 domain.proved_since = None;
-                self.fault(domain, fault).await
+                self.enter(&mut domain, DomainState::Dns, &Reason::Dns(fault));
+                domain.next_at = now + schedule::dns_look(domain.since, now);
+                self.write(&domain, &[]).await
             }
-            Finding::Unknown(cause) => self.not_asked(domain, cause).await,
+            finding => {
+                domain.proved_since.get_or_insert(now);
+                self.take(domain, None, finding).await
+            }
         }
     }
 
-    /// The tenant of a row has proved it: it has it from now on. `from` had it until now.
-    async fn take(&self, mut domain: DomainRecord, from: Option<&str>) -> Result<(), DomainsError> {
+    /// The tenant of a row has proved it: it has it from now on. `from` had it until now. What was found decides whether it
+    /// is served.
+    async fn take(&self, mut domain: DomainRecord, from: Option<&str>, finding: Finding) -> Result<(), DomainsError> {
         let now = self.now();
         domain.next_at = now;
+        match finding {
+            Finding::Ready { .. } => self.enter(&mut domain, DomainState::Verified, &Reason::None {}),
+            Finding::Fault(fault) => self.enter(&mut domain, DomainState::Dns, &Reason::Dns(fault)),
+            Finding::Unknown(_) => self.enter(&mut domain, DomainState::Claimed, &Reason::None {}),
+        }
         if self.registry().await?.take_domain(&domain, from, &TAKEN.stored(), now).await? {
             let DomainRecord { host, slug, .. } = &domain;
             match from {
@@ -266,7 +276,7 @@ impl Domains {
     /// The tenant of a row does not get it, for a reason that its row shows for a while.
     async fn lose(&self, mut domain: DomainRecord, reason: &Reason) -> Result<(), DomainsError> {
         self.enter(&mut domain, DomainState::Gone, reason);
-        domain.proved_since = None;
+        (domain.proved_since, domain.proved_by) = (None, None);
         domain.next_at = domain.since + GONE_SHOWN;
         self.write(&domain, &[]).await
     }
@@ -284,32 +294,31 @@ impl Domains {
     /// Another tenant has proved it: it moves once its proof was there for long enough and the owner's is not.
     async fn contest(&self, mut domain: DomainRecord, host: &HostName, owner: &str) -> Result<(), DomainsError> {
         let now = self.now();
-        let finding = self.look(&domain, host).await;
+        let Look { ownership, finding } = self.look(&domain, host).await;
         domain.checked_at = Some(now);
-        match finding {
-            Finding::Ready { .. } => {
+        note_proof(&mut domain, ownership);
+        match ownership {
+            Ownership::Proved(_) => {
                 domain.proved_since.get_or_insert(now);
             }
-            Finding::Fault(_) => domain.proved_since = None,
-            Finding::Unknown(_) => {}
+            Ownership::Missing => domain.proved_since = None,
+            Ownership::Unknown => {}
         }
-        if domain.proved_since.is_none() && now >= domain.created_at + CLAIM_LASTS {
+        if domain.proved_since.is_none() && is_expired(&domain, now) && !matches!(finding, Finding::Unknown(_)) {
             return self.lose(domain, &CLAIM_EXPIRED).await;
         }
         let moves_at = domain.proved_since.map(|since| since + CONTEST);
-        let record = Some(proof_record(&domain.host, &domain.proof));
+        let record = proof_of(&domain, &self.config);
         self.enter(&mut domain, DomainState::Claimed, &Reason::Other(OtherReason::Taken { record, moves_at }));
         domain.next_at = moves_at.map_or(now + CONTEST_LOOK, |at| at.min(now + CONTEST_LOOK));
-        let registry = self.registry().await?;
         if moves_at.is_some_and(|at| at <= now) {
-            let rows = registry.find_domains(&domain.host).await?;
-            let of_owner = rows.into_iter().find(|row| row.slug == owner);
-            let is_proved = match &of_owner {
-                Some(row) => !matches!(self.look(row, host).await, Finding::Fault(_)),
-                None => false,
+            let rows = self.registry().await?.find_domains(&domain.host).await?;
+            let of_owner = match rows.into_iter().find(|row| row.slug == owner) {
+                Some(row) => self.look(&row, host).await.ownership,
+                None => Ownership::Missing,
             };
-            if !is_proved {
-                return self.take(domain, Some(owner)).await;
+            if matches!((ownership, of_owner), (Ownership::Proved(_), Ownership::Missing)) {
+                return self.take(domain, Some(owner), finding).await;
             }
             domain.next_at = now + CONTEST_LOOK;
         }
@@ -383,6 +392,21 @@ impl Domains {
         }
         Ok(())
     }
+}
+
+/// Notes the proof that a check has found. A check that could not ask changes nothing.
+fn note_proof(domain: &mut DomainRecord, ownership: Ownership) {
+    domain.proved_by = match ownership {
+        Ownership::Proved(Proof::OwnLabel) => Some(DomainProof::OwnLabel),
+        Ownership::Proved(Proof::Txt) => Some(DomainProof::Txt),
+        Ownership::Proved(Proof::NotNeeded) | Ownership::Missing => None,
+        Ownership::Unknown => return,
+    };
+}
+
+/// Whether a claim that is not proved ends.
+fn is_expired(domain: &DomainRecord, now: Timestamp) -> bool {
+    now >= domain.created_at + CLAIM_LASTS
 }
 
 /// An event of a domain, with its state and reason.

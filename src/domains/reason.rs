@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::acme::{AcmeError, ChallengeKind};
 use crate::config::DomainsConfig;
 use crate::dns::{Action, DnsFault, Kind, Record, imperative, wanted};
-use crate::store::registry::{DomainRecord, DomainState};
+use crate::store::registry::{DomainProof, DomainRecord, DomainState};
 
 /// The name below a host at which its proof is.
 const PROOF_LABEL: &str = "_formgate";
@@ -194,12 +194,14 @@ impl Reason {
                     .to_owned()
             }
             Self::Other(OtherReason::Taken { record: Some(record), moves_at: None }) => format!(
-                "Another account has this domain. If it is yours, add this record: {record}. The domain moves after 72 hours, \
-                 unless the other account still proves that it owns it"
+                "Another account has this domain. If it is yours, add this record: {record}. It proves that the domain is \
+                 yours, wherever it leads. The domain moves after 72 hours, unless the other account still proves that it \
+                 owns it. It is served once it leads here too"
             ),
             Self::Other(OtherReason::Taken { record: Some(record), moves_at: Some(moves_at) }) => format!(
-                "Another account has this domain. Keep this record: {record}. The domain moves at {}, unless the other \
-                 account still proves that it owns it",
+                "Another account has this domain. Keep this record: {record}. It proves that the domain is yours, wherever it \
+                 leads. The domain moves at {}, unless the other account still proves that it owns it. It is served once it \
+                 leads here too",
                 at(moves_at)
             ),
             Self::Other(OtherReason::CaRefused { authority, detail, until }) => {
@@ -232,7 +234,7 @@ impl Reason {
         match self {
             Self::Dns(fault) => fault.records(),
             Self::Other(OtherReason::NotCheckedYet { records, .. } | OtherReason::DnsDown { records, .. }) => records,
-            Self::Other(OtherReason::Taken { record: Some(record), .. }) => std::slice::from_ref(record),
+            Self::Other(OtherReason::Taken { record: Some(record), moves_at: None }) => std::slice::from_ref(record),
             _ => &[],
         }
     }
@@ -244,7 +246,26 @@ pub(super) fn records_to_set(host: &str, slug: &str, config: &DomainsConfig) -> 
     wanted(host, None, label.as_ref().or(config.target.as_ref()), &config.addresses)
 }
 
-/// The record that proves a domain.
+/// The record that proves a domain: to keep, if the last check has found it, or else to add. None if there is nothing to
+/// prove: the host is in a table, or the domain is gone.
+#[must_use]
+pub fn proof_of(domain: &DomainRecord, config: &DomainsConfig) -> Option<Record> {
+    let DomainRecord { host, slug, proof, proved_by, .. } = domain;
+    let txt = proof_record(host, proof);
+    (domain.is_added && domain.state != DomainState::Gone).then(|| match (proved_by, config.label(slug)) {
+        (None, _) => txt,
+        (Some(DomainProof::OwnLabel), Some(label)) => Record {
+            action: Action::Keep,
+            kind: Kind::Cname,
+            name: host.clone(),
+            relative: None,
+            value: label.to_string(),
+        },
+        (Some(_), _) => Record { action: Action::Keep, ..txt },
+    })
+}
+
+/// The TXT record that proves a domain.
 #[must_use]
 pub fn proof_record(host: &str, proof: &str) -> Record {
     Record {

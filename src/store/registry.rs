@@ -35,7 +35,7 @@ pub use budgets::{Budget, Taken as BudgetTaken};
 pub use certificates::{CertificateRecord, StoredPair};
 pub use claiming::{AddedBy, DomainAdded, HostOwner};
 pub use counts::DomainCount;
-pub use domains::{DomainFilter, DomainRecord, DomainState, Lease};
+pub use domains::{DomainFilter, DomainProof, DomainRecord, DomainState, Lease};
 pub use events::{DomainEvent, RegistryEvent};
 pub use nodes::{Beat, Head, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};

@@ -162,7 +162,7 @@ impl Registry {
         sql.push("UPDATE registry_domains SET state = 'removed', reason = '{}', since = ").bind(now);
         sql.push(", next_at = ")
             .bind(now)
-            .push(", pending = NULL, proved_since = NULL, fence = fence + 1 WHERE host = ");
+            .push(", pending = NULL, proved_since = NULL, proved_by = NULL, fence = fence + 1 WHERE host = ");
         sql.bind(host).push(" AND slug = ").bind(slug);
         transaction.execute(sql).await?;
         put_domains(&mut transaction, slug, &found.domains, revision, now, by).await?;
@@ -211,7 +211,7 @@ impl Registry {
         sql.push("UPDATE registry_domains SET state = 'gone', reason = ").bind(lost).push(", since = ").bind(now);
         sql.push(", next_at = ")
             .bind(now)
-            .push(", pending = NULL, proved_since = NULL, renew_at = NULL, is_late = FALSE, ");
+            .push(", pending = NULL, proved_since = NULL, proved_by = NULL, renew_at = NULL, is_late = FALSE, ");
         sql.push(
             "leased_until = NULL, fence = fence + 1 WHERE is_added AND state NOT IN ('gone', 'removed') AND host = ",
         );
@@ -323,7 +323,7 @@ async fn insert(
     sql.push(", ").bind(now).push(", ").bind(now).push(", 0, FALSE, 0) ");
     // The proof of a row that is there may be in DNS by now.
     sql.push("ON CONFLICT (host, slug) DO UPDATE SET is_added = TRUE, by_account = excluded.by_account, ");
-    sql.push("state = excluded.state, reason = excluded.reason, since = excluded.since, ");
+    sql.push("proved_since = NULL, proved_by = NULL, state = excluded.state, reason = excluded.reason, since = excluded.since, ");
     sql.push("created_at = excluded.created_at, next_at = excluded.next_at, leased_until = NULL, ");
     sql.push("fence = known.fence + 1 WHERE known.state IN ('gone', 'removed')");
     transaction.execute(sql).await?;

@@ -75,6 +75,28 @@ impl DomainState {
     }
 }
 
+/// What proves that a domain is the tenant's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DomainProof {
+    /// An alias to the tenant's own label.
+    OwnLabel,
+    /// The TXT record.
+    Txt,
+}
+
+impl DomainProof {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::OwnLabel => "own_label",
+            Self::Txt => "txt",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Self::OwnLabel, Self::Txt].into_iter().find(|proof| proof.as_str() == text)
+    }
+}
+
 /// A host of a tenant, and where it is in its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainRecord {
@@ -88,6 +110,8 @@ pub struct DomainRecord {
     pub proof: String,
     /// Of the owner: when it was proved. Of others: since when each check has found a proof.
     pub proved_since: Option<Timestamp>,
+    /// The proof that the last check found, if it found one.
+    pub proved_by: Option<DomainProof>,
     /// The state.
     pub state: DomainState,
     /// What is wrong: a JSON object, `{}` if nothing is.
@@ -115,7 +139,7 @@ pub struct DomainRecord {
 }
 
 const COLUMNS: &str = "host, slug, is_added, proof, proved_since, state, reason, since, created_at, checked_at, next_at, \
-    failures, renew_at, is_late, pending, fence, (SELECT c.not_after FROM registry_certificates c \
+    failures, renew_at, is_late, pending, fence, proved_by, (SELECT c.not_after FROM registry_certificates c \
     WHERE c.host = registry_domains.host AND c.slug = registry_domains.slug AND c.chain IS NOT NULL)";
 
 impl DomainRecord {
@@ -139,7 +163,8 @@ impl DomainRecord {
             is_late: row.get(13)?,
             pending: row.get(14)?,
             fence: row.get(15)?,
-            not_after: row.get(16)?,
+            proved_by: row.get::<Option<String>>(16)?.as_deref().and_then(DomainProof::parse),
+            not_after: row.get(17)?,
         })
     }
 
@@ -371,6 +396,7 @@ pub(super) async fn write(
 ) -> Result<bool, sqlx::Error> {
     let mut sql = transaction.sql();
     sql.push("UPDATE registry_domains SET proved_since = ").bind(domain.proved_since);
+    sql.push(", proved_by = ").bind(domain.proved_by.map(|proof| proof.as_str().to_owned()));
     sql.push(", state = ").bind(domain.state.as_str()).push(", reason = ").bind(domain.reason.as_str());
     sql.push(", since = ").bind(domain.since).push(", checked_at = ").bind(domain.checked_at);
     sql.push(", next_at = ").bind(domain.next_at).push(", failures = ").bind(domain.failures);

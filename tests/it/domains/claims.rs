@@ -82,6 +82,40 @@ on_both_databases! {
         assert_eq!(owner.body["data"]["added_domains"], json!([HOST]));
     }
 
+    async fn the_txt_record_alone_proves_a_domain_that_leads_elsewhere(engine: Engine) {
+        let (scene, zones) = scene(engine).await;
+        let _node = scene.start(0);
+        scene.add(0, "acme").await;
+        scene.add(0, "globex").await;
+        zones.serve("globex.test", &[], "forms A 192.0.2.77");
+        let squatted = add(&scene, "acme", HOST).await;
+        let proof = add(&scene, "globex", HOST).await;
+        let check = async |slug: &str| {
+            let target = format!("/v1/domains/{HOST}/check?wait=60&tenant={slug}");
+            call(&scene, Method::POST, &target).await.body["data"].clone()
+        };
+        zones.serve("globex.test", &[], &format!("forms A 192.0.2.77\n_formgate.forms TXT {proof}"));
+        let proved = check("globex").await;
+        assert_eq!((&proved["state"], &proved["reason"]), (&json!("dns"), &json!("elsewhere")), "{proved}");
+        assert_eq!((&proved["proof"]["action"], &proved["proof"]["value"]), (&json!("keep"), &json!(proof)), "{proved}");
+        goes(&scene, "acme", HOST, "taken").await;
+        // Between two that have proved it, the record starts and keeps the 72 hours.
+        assert_eq!(call(&scene, Method::PUT, &domain("acme", HOST)).await.status, 409);
+        let contested = check("acme").await;
+        let step = contested["next_step"].as_str().unwrap();
+        assert!(step.contains("add this record: TXT record `_formgate.forms.globex.test`"), "{step}");
+        let both = format!("forms A 192.0.2.77\n_formgate.forms TXT {proof}\n_formgate.forms TXT {squatted}");
+        zones.serve("globex.test", &[], &both);
+        let contested = check("acme").await;
+        let step = contested["next_step"].as_str().unwrap();
+        assert!(step.contains("Keep this record: TXT record") && step.contains("The domain moves at "), "{step}");
+        assert_eq!((&contested["records"], &contested["proof"]["action"]), (&json!([]), &json!("keep")), "{contested}");
+        zones.serve("globex.test", &[], &format!("forms CNAME globex.edge.test\n_formgate.forms TXT {squatted}"));
+        assert_eq!(check("globex").await["state"], "verified");
+        let proof = check("globex").await["proof"].clone();
+        assert_eq!((&proof["type"], &proof["action"], &proof["value"]), (&json!("CNAME"), &json!("keep"), &json!("globex.edge.test")));
+    }
+
     async fn a_table_of_the_operator_wins_over_claims_without_a_proof(engine: Engine) {
         let (mut scene, _zones) = scene(engine).await;
         let _node = scene.start(0);

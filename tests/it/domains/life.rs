@@ -170,8 +170,11 @@ on_both_databases! {
         let row = scene.becomes_of("globex", host, DomainState::Claimed, "taken").await;
         let owner = async || registry.owner_of(host).await.unwrap().expect("it has one").slug;
         assert_eq!(owner().await, "initech", "its proof is there: {row:?}");
-        scene.serve("globex", "shop A HERE\n_formgate.shop TXT formgate-owner");
+        // The record alone moves it, wherever the host leads.
+        scene.serve("globex", "shop A 192.0.2.1\n_formgate.shop TXT formgate-owner");
         days_pass().await;
+        scene.becomes_of("globex", host, DomainState::Dns, "elsewhere").await;
+        scene.serve("globex", "shop A HERE\n_formgate.shop TXT formgate-owner");
         scene.becomes_of("globex", host, DomainState::Live, "").await;
         assert_eq!(owner().await, "globex");
         registry.close().await;

@@ -76,6 +76,7 @@ CREATE TABLE registry_domains (
   by_account boolean NOT NULL DEFAULT FALSE, -- an administrator of the account added it
   proof text NOT NULL, -- what a TXT record has to contain
   proved_since timestamptz, -- of the owner: when it was proved; of others: since when each check has found a proof
+  proved_by text CHECK (proved_by IN ('own_label', 'txt')), -- the proof that the last check found
   state text NOT NULL CHECK (state IN ('claimed', 'dns', 'verified', 'queued', 'issuing', 'live', 'failing',
     'gone', 'removed')),
   reason text NOT NULL, -- a JSON object: what is wrong, or {}

@@ -76,6 +76,7 @@ CREATE TABLE registry_domains (
   by_account INTEGER NOT NULL DEFAULT 0, -- an administrator of the account added it
   proof TEXT NOT NULL, -- what a TXT record has to contain
   proved_since INTEGER, -- of the owner: when it was proved; of others: since when each check has found a proof
+  proved_by TEXT CHECK (proved_by IN ('own_label', 'txt')), -- the proof that the last check found
   state TEXT NOT NULL CHECK (state IN ('claimed', 'dns', 'verified', 'queued', 'issuing', 'live', 'failing',
     'gone', 'removed')),
   reason TEXT NOT NULL, -- a JSON object: what is wrong, or {}
