@@ -86,7 +86,7 @@ pub(super) async fn show(member: &Member<'_>, segment: &str) -> Result<Reply, Re
         row: HostRow::of(&found, &domains, member),
         proof: proof.filter(|proof| !is_listed(proof)),
         records,
-        label: domains.label().filter(|_| domain.is_none_or(|domain| domain.proved_by.is_none())),
+        label: domain.filter(|domain| domain.proved_by.is_none()).and_then(|domain| domains.label(domain)),
         checked: domain.and_then(|domain| domain.checked_at).map(|at| member.moment(at)),
         next_check: domain.filter(|it| it.state != DomainState::Gone).map(|domain| member.moment(domain.next_at)),
         renews: domain.and_then(|domain| domain.renew_at).map(|at| member.moment(at)),

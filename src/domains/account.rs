@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::reason::own_label;
 use super::{Domains, Reason, await_look, new_proof, proof_of};
 use crate::dns::Record;
 use crate::host::HostName;
@@ -86,17 +87,19 @@ impl AccountDomains<'_> {
         self.domains.directory.load().config(self.slug).is_some_and(|config| config.origin.is_registered())
     }
 
-    /// The name that only hosts of this account point to.
+    /// The name that proves a domain if it is an alias of that.
     #[must_use]
-    pub fn label(&self) -> Option<HostName> {
-        self.domains.config.label(self.slug)
+    pub fn label(&self, domain: &DomainRecord) -> Option<HostName> {
+        own_label(domain, &self.domains.config)
     }
 
     /// What is wrong with a host. Without a row, its life has not begun.
     #[must_use]
     pub fn reason(&self, host: &str, domain: Option<&DomainRecord>) -> Reason {
         let config = Some(&self.domains.config);
-        domain.map_or_else(|| Reason::not_checked_yet(host, self.slug, config), |domain| Reason::of(domain, config))
+        let label = self.domains.config.label(self.slug);
+        domain
+            .map_or_else(|| Reason::not_checked_yet(host, label.as_ref(), config), |domain| Reason::of(domain, config))
     }
 
     /// The record that proves an added domain, to add or to keep, if it needs one.

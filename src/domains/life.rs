@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::reason::{OtherReason, Reason, proof_of, records_to_set};
+use super::reason::{OtherReason, Reason, own_label, proof_of, records_to_set};
 use super::renewal::Ask;
 use super::{Domains, DomainsError, schedule};
 use crate::dns::{DnsFault, Finding, Issuer, Look, Ownership, Proof, Question};
@@ -77,6 +77,9 @@ impl Domains {
             }
             Standing::Unwanted => return self.remove(domain).await,
         }
+        if domain.is_added && !domain.is_identified {
+            self.identify(&domain.slug).await?;
+        }
         if domain.state == DomainState::Removed {
             self.enter(&mut domain, DomainState::Claimed, &Reason::None {});
         }
@@ -139,8 +142,20 @@ impl Domains {
         })
     }
 
+    /// Notes which database a tenant has: if another account gets its slug, its domains are not that account's. A database
+    /// that can't be opened is read with the next look.
+    async fn identify(&self, slug: &str) -> Result<(), DomainsError> {
+        let directory = self.directory.load_full();
+        let Some((tenant, config)) = directory.tenant(slug).zip(directory.config(slug)) else { return Ok(()) };
+        if let Ok(store) = tenant.database.store().await {
+            let (location, identity) = (config.database_identity(), store.identity().as_str());
+            self.registry().await?.note_identity(slug, &location, identity).await?;
+        }
+        Ok(())
+    }
+
     async fn look(&self, domain: &DomainRecord, host: &HostName) -> Look {
-        let label = self.config.label(&domain.slug);
+        let label = own_label(domain, &self.config);
         let (mut issuers, mut methods) = (Vec::new(), Vec::new());
         if let Some(acme) = &self.acme {
             let named = |name: &Option<String>| name.as_deref().map_or_else(Default::default, ToOwned::to_owned);
@@ -202,7 +217,9 @@ impl Domains {
         if domain.not_after.is_none() || domain.failures == 0 {
             let state = domain.state;
             let records = match state {
-                DomainState::Claimed | DomainState::Dns => records_to_set(&domain.host, &domain.slug, &self.config),
+                DomainState::Claimed | DomainState::Dns => {
+                    records_to_set(&domain.host, own_label(&domain, &self.config).as_ref(), &self.config)
+                }
                 _ => Vec::new(),
             };
             let reason = Reason::Other(OtherReason::DnsDown { detail, until, records });
@@ -276,7 +293,7 @@ impl Domains {
     /// The tenant of a row does not get it, for a reason that its row shows for a while.
     async fn lose(&self, mut domain: DomainRecord, reason: &Reason) -> Result<(), DomainsError> {
         self.enter(&mut domain, DomainState::Gone, reason);
-        (domain.proved_since, domain.proved_by) = (None, None);
+        (domain.proved_since, domain.proved_by, domain.pending) = (None, None, None);
         domain.next_at = domain.since + GONE_SHOWN;
         self.write(&domain, &[]).await
     }
@@ -328,13 +345,21 @@ impl Domains {
     /// The tenant of the row does not want it, or a file gives it a certificate.
     async fn remove(&self, mut domain: DomainRecord) -> Result<(), DomainsError> {
         let now = self.now();
-        if domain.state == DomainState::Removed && now >= domain.since + KEPT {
-            self.registry().await?.forget_domain(&domain).await?;
+        let registry = self.registry().await?;
+        let is_over = domain.state == DomainState::Removed && now >= domain.since + KEPT;
+        // A tenant that was removed has its domains again when it comes back.
+        let is_remembered = domain.is_added && domain.proved_since.is_some();
+        if is_over && !(is_remembered && !registry.has_tenant(&domain.slug).await?) {
+            registry.forget_domain(&domain).await?;
             return Ok(());
         }
         self.enter(&mut domain, DomainState::Removed, &Reason::None {});
         domain.pending = None;
-        domain.next_at = domain.since + KEPT;
+        domain.next_at = if is_over { now + KEPT } else { domain.since + KEPT };
+        if is_over && domain.not_after.is_some() {
+            registry.forget_certificate(&domain).await?;
+            return Ok(());
+        }
         self.write(&domain, &[]).await
     }
 

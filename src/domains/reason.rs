@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::acme::{AcmeError, ChallengeKind};
 use crate::config::DomainsConfig;
 use crate::dns::{Action, DnsFault, Kind, Record, imperative, wanted};
+use crate::host::HostName;
 use crate::store::registry::{DomainProof, DomainRecord, DomainState};
 
 /// The name below a host at which its proof is.
@@ -116,15 +117,16 @@ impl Reason {
         let stored = Self::read(&domain.reason);
         // A look moves a row out of this state or gives it a reason.
         if domain.state == DomainState::Claimed && stored.is_empty() {
-            return Self::not_checked_yet(&domain.host, &domain.slug, config);
+            let label = config.and_then(|config| own_label(domain, config));
+            return Self::not_checked_yet(&domain.host, label.as_ref(), config);
         }
         stored
     }
 
     /// The reason of a host of a tenant that no node has looked at.
     #[must_use]
-    pub fn not_checked_yet(host: &str, slug: &str, config: Option<&DomainsConfig>) -> Self {
-        let records = config.map_or_else(Vec::new, |config| records_to_set(host, slug, config));
+    pub fn not_checked_yet(host: &str, own_label: Option<&HostName>, config: Option<&DomainsConfig>) -> Self {
+        let records = config.map_or_else(Vec::new, |config| records_to_set(host, own_label, config));
         Self::Other(OtherReason::NotCheckedYet { host: host.to_owned(), records })
     }
 
@@ -240,10 +242,14 @@ impl Reason {
     }
 }
 
-/// The records that lead a host of a tenant here, as far as the configuration has them.
-pub(super) fn records_to_set(host: &str, slug: &str, config: &DomainsConfig) -> Vec<Record> {
-    let label = config.label(slug);
-    wanted(host, None, label.as_ref().or(config.target.as_ref()), &config.addresses)
+/// The label of the tenant of a row, if an alias to it is a proof.
+pub(super) fn own_label(domain: &DomainRecord, config: &DomainsConfig) -> Option<HostName> {
+    config.label(&domain.slug).filter(|_| domain.label_proves)
+}
+
+/// The records that lead a host of a tenant with this label here, as far as the configuration has them.
+pub(super) fn records_to_set(host: &str, own_label: Option<&HostName>, config: &DomainsConfig) -> Vec<Record> {
+    wanted(host, None, own_label.or(config.target.as_ref()), &config.addresses)
 }
 
 /// The record that proves a domain: to keep, if the last check has found it, or else to add. None if there is nothing to

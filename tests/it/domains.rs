@@ -8,6 +8,7 @@ mod compose;
 mod keys;
 mod life;
 mod limits;
+mod lives;
 mod orders;
 mod scene;
 mod serving;

@@ -136,11 +136,18 @@ pub struct DomainRecord {
     pub fence: i64,
     /// Until when its certificate is valid, if it has one.
     pub not_after: Option<Timestamp>,
+    /// Whether an alias to the tenant's own label proves that the domain is the tenant's. If not, another account had the
+    /// slug before, and the alias may be one for it.
+    pub label_proves: bool,
+    /// Whether it is known which database the tenant has.
+    pub is_identified: bool,
 }
 
 const COLUMNS: &str = "host, slug, is_added, proof, proved_since, state, reason, since, created_at, checked_at, next_at, \
     failures, renew_at, is_late, pending, fence, proved_by, (SELECT c.not_after FROM registry_certificates c \
-    WHERE c.host = registry_domains.host AND c.slug = registry_domains.slug AND c.chain IS NOT NULL)";
+    WHERE c.host = registry_domains.host AND c.slug = registry_domains.slug AND c.chain IS NOT NULL), \
+    coalesce((SELECT t.label_proves FROM registry_tenants t WHERE t.slug = registry_domains.slug), TRUE), \
+    EXISTS (SELECT 1 FROM registry_tenants t WHERE t.slug = registry_domains.slug AND t.identity IS NOT NULL)";
 
 impl DomainRecord {
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
@@ -165,6 +172,8 @@ impl DomainRecord {
             fence: row.get(15)?,
             proved_by: row.get::<Option<String>>(16)?.as_deref().and_then(DomainProof::parse),
             not_after: row.get(17)?,
+            label_proves: row.get(18)?,
+            is_identified: row.get(19)?,
         })
     }
 
@@ -323,7 +332,7 @@ impl Registry {
         Ok(self.database.execute(sql).await? > 0)
     }
 
-    /// Forgets a row that is gone or was removed. Returns whether the lease was still its own.
+    /// Forgets a row that is gone or was removed, and its certificate. Returns whether the lease was still its own.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -332,6 +341,21 @@ impl Registry {
         let mut sql = transaction.sql();
         sql.push("DELETE FROM registry_domains WHERE ").push_lease(domain);
         let is_own = transaction.execute(sql).await? > 0;
+        if is_own {
+            drop_certificate(&mut transaction, &domain.host, Of::Tenant(&domain.slug)).await?;
+        }
+        transaction.commit().await?;
+        Ok(is_own)
+    }
+
+    /// Forgets the certificate of a row, and writes the row. Returns whether the lease was still its own.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn forget_certificate(&self, domain: &DomainRecord) -> Result<bool, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        lock_head(&mut transaction).await?;
+        let is_own = write(&mut transaction, domain, Lease::End).await?;
         if is_own {
             drop_certificate(&mut transaction, &domain.host, Of::Tenant(&domain.slug)).await?;
         }

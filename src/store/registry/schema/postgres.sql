@@ -14,12 +14,14 @@ CREATE TABLE registry_head (
 );
 INSERT INTO registry_head VALUES (1, gen_random_uuid()::text, 0);
 
--- A row is one [[tenant]] table.
+-- A row is one [[tenant]] table. That of a removed tenant remains, with what it has again if it comes back.
 CREATE TABLE registry_tenants (
   slug text PRIMARY KEY,
   position bigint NOT NULL, -- the revision that created it, which orders lists and exports
   toml text, -- NULL: the tenant was removed
   domains text NOT NULL DEFAULT '[]', -- a JSON array of the domains that it has proved
+  identity text, -- of its database, if it is known: domains belong to a slug and a database
+  label_proves boolean NOT NULL DEFAULT TRUE, -- no other database had the slug before, for which aliases to its label may remain
   revision bigint NOT NULL UNIQUE, -- of its last change
   changed_at timestamptz NOT NULL,
   changed_by text NOT NULL

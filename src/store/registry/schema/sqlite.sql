@@ -14,12 +14,14 @@ CREATE TABLE registry_head (
 ) STRICT;
 INSERT INTO registry_head VALUES (1, lower(hex(randomblob(16))), 0);
 
--- A row is one [[tenant]] table.
+-- A row is one [[tenant]] table. That of a removed tenant remains, with what it has again if it comes back.
 CREATE TABLE registry_tenants (
   slug TEXT PRIMARY KEY,
   position INTEGER NOT NULL, -- the revision that created it, which orders lists and exports
   toml TEXT, -- NULL: the tenant was removed
   domains TEXT NOT NULL DEFAULT '[]', -- a JSON array of the domains that it has proved
+  identity TEXT, -- of its database, if it is known: domains belong to a slug and a database
+  label_proves INTEGER NOT NULL DEFAULT 1, -- no other database had the slug before, for which aliases to its label may remain
   revision INTEGER NOT NULL UNIQUE, -- of its last change
   changed_at INTEGER NOT NULL,
   changed_by TEXT NOT NULL
