@@ -1,8 +1,8 @@
-//! Asks DNS about one host, and returns one finding: whether a certificate can be issued for it, or what its owner has
-//! to change first.
+//! Asks DNS about one host: whose it is, as far as records prove it, and whether a certificate can be issued for it or
+//! what its owner has to change first.
 //!
 //! Knows no database, no tenant and no ACME: the caller stores a finding and decides what follows from it. Read
-//! [`Question`], [`Finding`] and [`Dns::look`] first.
+//! [`Question`], [`Look`] and [`Dns::look`] first.
 //!
 //! Answers come from the authoritative servers of each zone, each asked directly, so that a change is seen at once; a
 //! resolver finds these servers, and shows last what the rest of the world sees. On the way of a look:
@@ -72,13 +72,31 @@ pub struct Issuer<'q> {
 
 /// What DNS shows about a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Whether its ownership is proved, wherever it leads.
+    pub ownership: Ownership,
+    /// Whether a certificate can be issued for it.
+    pub finding: Finding,
+}
+
+/// Whether the ownership of a host is proved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// It is, in this way.
+    Proved(Proof),
+    /// DNS was asked, and has no proof.
+    Missing,
+    /// It could not be found out.
+    Unknown,
+}
+
+/// Whether a certificate can be issued for a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// The host points here, and its ownership is proved.
     Ready {
         /// The indexes in [`Question::issuers`] of the authorities that CAA allows, in the same order; never empty.
         issuers: Vec<usize>,
-        /// How ownership was proved.
-        proved_by: Proof,
     },
     /// The owner of the host has to change something, or to wait.
     Fault(DnsFault),
@@ -87,8 +105,7 @@ pub enum Finding {
 }
 
 /// How the ownership of a host was proved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
     /// A CNAME record to the tenant's own label.
     OwnLabel,
@@ -128,10 +145,11 @@ impl Dns {
     }
 
     /// Asks about a host. Takes 15 seconds at most; may be dropped at any time.
-    pub async fn look(&self, question: &Question<'_>) -> Finding {
+    pub async fn look(&self, question: &Question<'_>) -> Look {
         let mut authority = Authority::new(&self.resolvers, self.reach, question.host.as_str());
-        let found = tokio::time::timeout(TIME_LIMIT, look::look(&mut authority, question)).await;
-        match found {
+        let mut ownership = Ownership::Unknown;
+        let found = tokio::time::timeout(TIME_LIMIT, look::look(&mut authority, question, &mut ownership)).await;
+        let finding = match found {
             Ok(Ok(finding)) => finding,
             Ok(Err(Stop::Fault(fault))) => Finding::Fault(fault),
             Ok(Err(Stop::Unknown(why))) => Finding::Unknown(why),
@@ -139,6 +157,7 @@ impl Dns {
                 Some(fault) => Finding::Fault(fault),
                 None => Finding::Unknown("DNS took longer than 15 s".to_owned()),
             },
-        }
+        };
+        Look { ownership, finding }
     }
 }

@@ -69,7 +69,7 @@ pub use account::{AccountDomains, AccountHost, HostAddition, Serving};
 pub use claim::{Claimed, DomainClaim, await_look, chosen, claim};
 pub use described::{describe, describe_event, describe_unwatched, new_proof};
 pub use plan::{AuthorityStatus, Plan, status};
-pub use reason::{OtherReason, Reason, proof_record};
+pub use reason::{OtherReason, Reason, proof_of, proof_record};
 pub use resealing::{Resealed, UnopenedKey, reseal};
 pub use stored_keys::{MissingKey, UnreadyNodes, missing_keys, unready_nodes};
 pub use told::OF_THIS_GATEWAY;

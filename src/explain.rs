@@ -119,7 +119,7 @@ pub struct Tracer<'c> {
     quota: Option<(Quota, OnRedisFailure)>,
     /// Why Redis can't be used, if it can't.
     redis: Option<diagnosis::Diagnosis>,
-    /// The registry, if certificates are obtained.
+    /// The registry, if it has domains.
     registry: Option<Result<Registry, StoreError>>,
     roots: Roots,
     now: Timestamp,
@@ -139,7 +139,7 @@ impl<'c> Tracer<'c> {
             failed = diagnosis::diagnose(&redis.target).await.err();
             quota = Some((Quota::new(config.gateway.quota_window, shared, metrics), redis.on_failure));
         }
-        let registry = match config.gateway.registry.as_ref().filter(|_| config.gateway.acme.is_some()) {
+        let registry = match config.gateway.registry.as_ref().filter(|_| config.gateway.domains.is_some()) {
             Some(registry) => Registry::open_existing(&registry.database).await.transpose(),
             None => None,
         };
@@ -152,7 +152,7 @@ impl<'c> Tracer<'c> {
         let (host, tenant) = match find(self.config, host) {
             Ok(found) => found,
             Err(finding) => {
-                trace.step("name", finding);
+                trace.step("name", self.find_unproved(host).await.unwrap_or(finding));
                 return trace;
             }
         };
@@ -176,6 +176,12 @@ impl<'c> Tracer<'c> {
         }
         self.trace_behind_edge(&mut trace, tenant, None).await;
         trace
+    }
+
+    /// A host that tenants claim and none has proved.
+    async fn find_unproved(&self, host: &str) -> Option<Finding> {
+        let registry = self.registry.as_ref()?.as_ref().ok()?;
+        domain::find_unproved(registry, self.config, &parse(host).ok()?).await
     }
 
     /// The certificate of a host: of a file, or one that is obtained for it.
@@ -265,35 +271,39 @@ impl<'c> Tracer<'c> {
     }
 }
 
-/// The tenant at a host, which may be given as a URL.
-fn find<'c>(config: &'c Config, host: &str) -> Result<(&'c HostName, &'c TenantConfig), Finding> {
+/// A host, which may be given as a URL.
+fn parse(host: &str) -> Result<HostName, Finding> {
     let without_scheme = host.split_once("://").map_or(host, |(_, rest)| rest);
     let authority = without_scheme.split('/').next().unwrap_or_default();
-    let Ok(wanted) = HostName::parse_authority(authority) else {
+    HostName::parse_authority(authority).map_err(|_| {
         let what = format!("`{authority}` is no host name: a request is refused with 400");
-        return Err(Finding::stops(what, "give the host as in the URL that the client uses"));
-    };
-    let hosts = || {
-        let tenants = config.tenants.iter();
-        tenants.flat_map(|tenant| tenant.hosts().map(move |host| (host, &**tenant)))
-    };
-    hosts().find(|(host, _)| **host == wanted).ok_or_else(|| {
-        let what = format!(
-            "no tenant has `{wanted}`: a handshake for it ends with the alert unrecognized_name, and a request with 404"
-        );
-        let near = |host: &HostName| strsim::damerau_levenshtein(host.as_str(), wanted.as_str());
-        let nearest = hosts().map(|(host, tenant)| (near(host), host, tenant)).min_by_key(|(far, _, _)| *far);
-        let remedy = "add it to the `domains` of a tenant in the configuration, with a certificate".to_owned();
-        Finding::stops(
-            what,
-            match nearest {
-                Some((1..=3, host, tenant)) => {
-                    format!("{remedy}; or was `{host}` meant, of the tenant `{}`?", tenant.slug)
-                }
-                _ => remedy,
-            },
-        )
+        Finding::stops(what, "give the host as in the URL that the client uses")
     })
+}
+
+fn hosts(config: &Config) -> impl Iterator<Item = (&HostName, &TenantConfig)> {
+    config.tenants.iter().flat_map(|tenant| tenant.hosts().map(move |host| (host, &**tenant)))
+}
+
+/// The tenant at a host, which may be given as a URL.
+fn find<'c>(config: &'c Config, host: &str) -> Result<(&'c HostName, &'c TenantConfig), Finding> {
+    let wanted = parse(host)?;
+    hosts(config).find(|(host, _)| **host == wanted).ok_or_else(|| unknown(config, &wanted))
+}
+
+/// No tenant has a host.
+fn unknown(config: &Config, wanted: &HostName) -> Finding {
+    let what = format!(
+        "no tenant has `{wanted}`: a handshake for it ends with the alert unrecognized_name, and a request with 404"
+    );
+    let near = |host: &HostName| strsim::damerau_levenshtein(host.as_str(), wanted.as_str());
+    let nearest = hosts(config).map(|(host, tenant)| (near(host), host, tenant)).min_by_key(|(far, _, _)| *far);
+    let remedy = "add it to the `domains` of a tenant in the configuration, with a certificate".to_owned();
+    let remedy = match nearest {
+        Some((1..=3, host, tenant)) => format!("{remedy}; or was `{host}` meant, of the tenant `{}`?", tenant.slug),
+        _ => remedy,
+    };
+    Finding::stops(what, remedy)
 }
 
 fn malformed(token: &str) -> Finding {

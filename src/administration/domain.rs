@@ -17,6 +17,7 @@ use crate::error::Refusal;
 use crate::host::HostName;
 use crate::reply::Reply;
 use crate::store::AuditEntry;
+use crate::store::registry::DomainState;
 
 #[derive(Template)]
 #[template(path = "domain.html", config = "src/administration/askama.toml")]
@@ -28,7 +29,7 @@ struct DomainPage {
     records: Vec<Record>,
     /// The record that proves the domain, unless it is one of those.
     proof: Option<Record>,
-    /// The name that proves the domain if it is an alias of that.
+    /// The name that proves the domain if it is an alias of that, unless it is proved.
     label: Option<HostName>,
     checked: Option<Moment>,
     next_check: Option<Moment>,
@@ -47,6 +48,7 @@ impl DomainPage {
         match record.action {
             Action::Add => &self.text.add,
             Action::Remove => &self.text.remove_record,
+            Action::Keep => &self.text.keep,
         }
     }
 }
@@ -84,9 +86,9 @@ pub(super) async fn show(member: &Member<'_>, segment: &str) -> Result<Reply, Re
         row: HostRow::of(&found, &domains, member),
         proof: proof.filter(|proof| !is_listed(proof)),
         records,
-        label: domains.label(),
+        label: domain.filter(|domain| domain.proved_by.is_none()).and_then(|domain| domains.label(domain)),
         checked: domain.and_then(|domain| domain.checked_at).map(|at| member.moment(at)),
-        next_check: domain.map(|domain| member.moment(domain.next_at)),
+        next_check: domain.filter(|it| it.state != DomainState::Gone).map(|domain| member.moment(domain.next_at)),
         renews: domain.and_then(|domain| domain.renew_at).map(|at| member.moment(at)),
         done,
         can_remove: found.is_added && domains.can_change(),

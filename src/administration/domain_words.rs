@@ -58,6 +58,7 @@ pub(super) fn words_of(state: DomainState, texts: &'static Texts) -> (&'static s
         DomainState::Issuing => (&label.issuing, &meaning.issuing),
         DomainState::Live => (&label.live, &meaning.live),
         DomainState::Failing => (&label.failing, &meaning.failing),
+        DomainState::Gone => (&label.gone, &meaning.gone),
         DomainState::Removed => (&label.removed, &meaning.removed),
     };
     (label, meaning)
@@ -145,10 +146,12 @@ impl Steps<'_> {
                 let text = if records.is_empty() { &text.dns_down } else { &text.dns_down_new };
                 (&titles.dns_down, self.fill(text, &values))
             }
-            OtherReason::Taken { record, moves_at: None } => {
+            OtherReason::Taken { record: None, .. } => (&titles.taken, self.fill(&text.lost, &[])),
+            OtherReason::ClaimExpired {} => (&titles.claim_expired, self.fill(&text.claim_expired, &[])),
+            OtherReason::Taken { record: Some(record), moves_at: None } => {
                 (&titles.taken, self.fill(&text.taken, &[("record", &self.bare(record))]))
             }
-            OtherReason::Taken { record, moves_at: Some(at) } => {
+            OtherReason::Taken { record: Some(record), moves_at: Some(at) } => {
                 let values = [("record", &*self.bare(record)), ("time", &*(self.moment)(*at))];
                 (&titles.taken, self.fill(&text.moves, &values))
             }
@@ -317,8 +320,10 @@ mod tests {
             unchecked(vec![record.clone()]),
             down(Vec::new()),
             down(vec![record.clone()]),
-            OtherReason::Taken { record: record.clone(), moves_at: None },
-            OtherReason::Taken { record, moves_at: Some(until) },
+            OtherReason::Taken { record: None, moves_at: None },
+            OtherReason::ClaimExpired {},
+            OtherReason::Taken { record: Some(record.clone()), moves_at: None },
+            OtherReason::Taken { record: Some(record), moves_at: Some(until) },
             OtherReason::CaRefused { authority: authority.clone(), detail: detail.clone(), until },
             OtherReason::CaLimited { authority: authority.clone(), detail: detail.clone(), until },
             OtherReason::CaDown { authority: authority.clone(), detail: detail.clone(), until },

@@ -145,8 +145,8 @@ pub(super) async fn add(change: &Change<'_>) -> Result<Reply, Refusal> {
             return list_with(member, StatusCode::UNPROCESSABLE_ENTITY, typed, Some(fault)).await;
         }
     };
-    let addition = domains.add(&host, &change.actor.name).await?;
-    let fault = match addition {
+    let addition = domains.add(&host).await?;
+    let (status, fault) = match addition {
         HostAddition::Added | HostAddition::Contested => {
             let details = json!({ "contested": (addition == HostAddition::Contested).then_some(true) });
             let entry = AuditEntry { action: "domain.added", subject: format!("domain {host}"), details };
@@ -163,10 +163,11 @@ pub(super) async fn add(change: &Change<'_>) -> Result<Reply, Refusal> {
             return Ok(member.area.see_other(&format!("/domains/{host}?done=added")));
         }
         HostAddition::Same => return Ok(member.area.see_other(&format!("/domains/{host}?done=same"))),
-        HostAddition::Taken => &text.taken,
-        HostAddition::OfOperator => &text.of_operator,
-        HostAddition::InFile => &text.in_file,
-        HostAddition::TooMany => &text.too_many,
+        HostAddition::Taken => (StatusCode::CONFLICT, &text.taken),
+        HostAddition::OfOperator => (StatusCode::CONFLICT, &text.of_operator),
+        HostAddition::InFile => (StatusCode::CONFLICT, &text.in_file),
+        HostAddition::TooMany => (StatusCode::CONFLICT, &text.too_many),
+        HostAddition::TooManyUnproved => (StatusCode::UNPROCESSABLE_ENTITY, &text.too_many_unproved),
     };
-    list_with(member, StatusCode::CONFLICT, typed, Some(fault)).await
+    list_with(member, status, typed, Some(fault)).await
 }

@@ -120,8 +120,8 @@ async fn plan(command: &PlanArgs) -> Result<()> {
             let open = OpenRegistry::open_existing(&command.file).await?;
             let states = domains_by_state(&open).await?;
             open.registry.close().await;
-            let there: i64 =
-                states.iter().filter(|(state, _)| **state != DomainState::Removed).map(|(_, count)| count).sum();
+            let is_there = |state: DomainState| !matches!(state, DomainState::Gone | DomainState::Removed);
+            let there: i64 = states.iter().filter(|(state, _)| is_there(**state)).map(|(_, count)| count).sum();
             u64::try_from(there).unwrap_or(0)
         }
     };

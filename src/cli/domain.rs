@@ -14,11 +14,10 @@ use super::registry::OpenRegistry;
 use super::{ConfigFile, ListArgs};
 use crate::config::DomainsConfig;
 use crate::dns::{Action, Record};
-use crate::domains::{
-    Claimed, DomainClaim, Reason, await_look, chosen, claim, describe, describe_unwatched, proof_record,
-};
+use crate::domains::{Claimed, DomainClaim, Reason, await_look, chosen, claim, describe, describe_unwatched, proof_of};
 use crate::host::HostName;
 use crate::rights;
+use crate::store::Registry;
 use crate::store::registry::{DomainFilter, DomainRecord, DomainState, PAGE};
 
 #[derive(Debug, Subcommand)]
@@ -31,7 +30,7 @@ pub(super) enum DomainCommand {
     Show(DomainArgs),
     /// Have a node look at a domain now.
     Check(CheckArgs),
-    /// Remove a domain from its tenant, or a claim to one.
+    /// Remove a domain from its tenant, proved or not.
     Remove(RemoveArgs),
 }
 
@@ -136,9 +135,9 @@ async fn add(command: &AddArgs) -> Result<()> {
     let open = open(&command.file).await?;
     let host = open.check_domain(slug, &command.host)?;
     let registry = &open.registry;
-    let Claimed { claim, domain, checked_before } = claim(registry, slug, &host, &rights::current_user()).await?;
+    let Claimed { claim, domain, checked_before } = claim(registry, slug, &host).await?;
     match &claim {
-        DomainClaim::Added(_) | DomainClaim::Contested | DomainClaim::Same(_) | DomainClaim::OfTable(_) => {}
+        DomainClaim::Added(_) | DomainClaim::Contested | DomainClaim::Same(_) => {}
         DomainClaim::Taken { owner } => bail!("the host `{host}` is in the table of the tenant `{owner}`"),
         DomainClaim::UnknownTenant => bail!("there is no tenant `{slug}` in the registry"),
     }
@@ -151,7 +150,7 @@ async fn add(command: &AddArgs) -> Result<()> {
         None => print_unwatched(&host, slug, command.json)?,
     }
     if claim == DomainClaim::Contested {
-        bail!("another tenant has the host `{host}`");
+        bail!("another tenant has proved the host `{host}`");
     }
     Ok(())
 }
@@ -232,6 +231,9 @@ async fn check(command: &CheckArgs) -> Result<()> {
     let open = open(file).await?;
     let (host, registry) = (parse(host)?, &open.registry);
     let Some(before) = find(&open, &host, tenant.as_deref()).await? else { bail!("{}", not_there(&host)) };
+    if before.state == DomainState::Gone {
+        return print_domain(&before, config_of(&open), *json);
+    }
     if !registry.nodes().await?.iter().any(|node| node.is_live) {
         bail!("no node is running, and only nodes look at domains");
     }
@@ -250,8 +252,11 @@ async fn check(command: &CheckArgs) -> Result<()> {
 async fn remove(command: &RemoveArgs) -> Result<()> {
     let open = open(&command.file).await?;
     let (host, registry) = (parse(&command.host)?, &open.registry);
-    let owner = registry.owner_of(host.as_str()).await?;
-    let Some(slug) = command.tenant.clone().or_else(|| owner.clone()) else { bail!("{}", not_there(&host)) };
+    let owner = registry.owner_of(host.as_str()).await?.map(|owner| owner.slug);
+    let slug = match command.tenant.clone().or_else(|| owner.clone()) {
+        Some(slug) => slug,
+        None => only_claimant(registry, &host).await?,
+    };
     open.check_owner(&slug)?;
     let by = rights::current_user();
     let removed = registry.remove_domain(&slug, host.as_str(), Timestamp::now(), &by).await?;
@@ -267,6 +272,20 @@ async fn remove(command: &RemoveArgs) -> Result<()> {
     }
     open.registry.close().await;
     Ok(())
+}
+
+/// The tenant that claims a host that nobody has proved.
+async fn only_claimant(registry: &Registry, host: &HostName) -> Result<String> {
+    let mut rows = registry.find_domains(host.as_str()).await?;
+    rows.retain(|row| row.state != DomainState::Removed);
+    match &rows[..] {
+        [] => bail!("{}", not_there(host)),
+        [row] => Ok(row.slug.clone()),
+        rows => {
+            let slugs: Vec<_> = rows.iter().map(|row| format!("`{}`", row.slug)).collect();
+            bail!("several tenants claim the host `{host}`: name one of {} with `--tenant`", slugs.join(", "))
+        }
+    }
 }
 
 fn print_unwatched(host: &HostName, slug: &str, json: bool) -> Result<()> {
@@ -294,11 +313,11 @@ fn print_domain(domain: &DomainRecord, config: &DomainsConfig, json: bool) -> Re
         ["certificate until", &shown(domain.not_after)],
     ];
     let mut text = table(&lines.map(|line| line.map(str::to_owned)));
-    let proof = proof_record(&domain.host, &domain.proof);
+    let proof = proof_of(domain, config);
     let mut records: Vec<_> = reason.records().iter().map(|record| (action_of(record), record)).collect();
     // A way to prove the domain, whatever is wrong.
-    if domain.is_added && records.iter().all(|(_, record)| record.value != proof.value) {
-        records.push(("proof", &proof));
+    if let Some(proof) = proof.as_ref().filter(|proof| records.iter().all(|(_, record)| record.value != proof.value)) {
+        records.push((if proof.action == Action::Keep { "keep" } else { "proof" }, proof));
     }
     if !records.is_empty() {
         let head = ["RECORD", "TYPE", "NAME", "VALUE"].map(str::to_owned);
@@ -315,5 +334,6 @@ fn action_of(record: &Record) -> &'static str {
     match record.action {
         Action::Add => "add",
         Action::Remove => "remove",
+        Action::Keep => "keep",
     }
 }

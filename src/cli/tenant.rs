@@ -162,7 +162,7 @@ async fn add(command: &AddArgs) -> Result<()> {
     let Ok(text) = json::to_text(&command.slug, &object) else { bail!("the options can't be written as TOML") };
     let registry = OpenRegistry::open(&command.file).await?;
     let checked = registry.check(&command.slug, text)?;
-    put(&registry, &[checked], command.migrate, &command.wait).await
+    put(&registry, &mut [checked], command.migrate, &command.wait).await
 }
 
 async fn import(command: &ImportArgs) -> Result<()> {
@@ -175,19 +175,22 @@ async fn import(command: &ImportArgs) -> Result<()> {
                 .push(registry.check(&slug, text).with_context(|| format!("tenant `{slug}` of {}", file.display()))?);
         }
     }
-    put(&registry, &checked, command.migrate, &command.wait).await
+    put(&registry, &mut checked, command.migrate, &command.wait).await
 }
 
 /// Writes tenants, all or none, and says what became of each.
-async fn put(registry: &OpenRegistry, tenants: &[Checked], migrate: bool, wait: &WaitArgs) -> Result<()> {
+async fn put(registry: &OpenRegistry, tenants: &mut [Checked], migrate: bool, wait: &WaitArgs) -> Result<()> {
     if migrate {
-        for checked in tenants {
+        for checked in &*tenants {
             checked.check_free(&registry.registry).await?;
         }
-        for checked in tenants {
+        for checked in &*tenants {
             let config = &checked.tenant.config;
             store::migrate(&config.database, Reach::Served).await.of_tenant(config)?;
         }
+    }
+    for checked in &mut *tenants {
+        checked.identify(&registry.registry, migrate).await?;
     }
     let writes: Vec<_> = tenants.iter().map(|checked| checked.write(None)).collect();
     let written = registry.write(&writes).await?;
@@ -334,7 +337,8 @@ async fn adopt(command: &AdoptArgs) -> Result<()> {
     let Some((section, rest)) = registered::cut(&text, slug, &folder) else {
         bail!("`{slug}` is not a `[[tenant]]` table of its own in {}", file.display());
     };
-    let checked = registry.check(slug, section)?;
+    let mut checked = registry.check(slug, section)?;
+    checked.identify(&registry.registry, false).await?;
     registry.write(&[checked.write(None)]).await?;
     registry.registry.close().await;
     replace(&file, &rest).with_context(|| {

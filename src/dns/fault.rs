@@ -201,7 +201,9 @@ impl DnsFault {
                  wrong. Sign the zone again, or remove the DS record at the registrar.",
                 zone.as_ref().unwrap_or(host)
             ),
-            Self::ProofMissing { records, .. } => format!("{} Keep it there.", imperative(records)),
+            Self::ProofMissing { records, .. } => {
+                format!("{} It proves that the domain is yours. Keep it there.", imperative(records))
+            }
         }
     }
 }

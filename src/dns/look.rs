@@ -1,5 +1,7 @@
 //! One look at a host: which questions are asked, and which fault is reported if there are several.
 //!
+//! The proof is asked for first, since it counts wherever the host leads, also if that can't be found out.
+//!
 //! A host with several faults shows one: the one whose repair the others wait for, and what only takes time last. So
 //! where the host leads comes first, then whose it is, what resolvers accept, which authorities may issue, and whether
 //! everyone sees it.
@@ -19,7 +21,7 @@ use super::record::{Action, Kind, Record};
 use super::resolvers::{Found, Unresolved};
 use super::wanted::wanted;
 use super::zone::{absolute, registered_domain, text};
-use super::{Finding, Proof, Question};
+use super::{Finding, Ownership, Proof, Question};
 
 /// The label below a host at which its owner proves ownership.
 const PROOF_LABEL: &str = "_formgate";
@@ -29,15 +31,33 @@ const PROOF_LABEL: &str = "_formgate";
 /// Larger: a row with hundreds of records that no one reads. Smaller: an owner removes them in several rounds.
 const MAX_REPORTED: usize = 8;
 
-pub(super) async fn look(authority: &mut Authority<'_>, question: &Question<'_>) -> Result<Finding, Stop> {
+pub(super) async fn look(
+    authority: &mut Authority<'_>,
+    question: &Question<'_>,
+    ownership: &mut Ownership,
+) -> Result<Finding, Stop> {
     let Some(host) = absolute(question.host.as_str()) else {
         return Err(Stop::Unknown(format!("`{}` is not a name in DNS", question.host)));
     };
     if question.issuers.is_empty() {
         return Err(Stop::Unknown("no certificate authority is configured".to_owned()));
     }
+    let found = match proof(authority, question, &host).await {
+        Err(stop @ Stop::Unknown(_)) => return Err(stop),
+        found => found,
+    };
+    if let Ok(Some(proof)) = &found {
+        *ownership = Ownership::Proved(*proof);
+    }
     let here = here(authority, question).await?;
     let pointing = pointing::follow(authority, &host, &here).await?;
+    let is_of_label = here.own_label.as_ref().is_some_and(|own| pointing.aliases.contains(own));
+    match &found {
+        Ok(Some(Proof::NotNeeded)) => {}
+        _ if is_of_label => *ownership = Ownership::Proved(Proof::OwnLabel),
+        Ok(None) => *ownership = Ownership::Missing,
+        _ => {}
+    }
     let view = View { question, host: &host, here: &here, pointing: &pointing };
     if let Some(unresolved) = view.undecided() {
         return Err(unresolved_target(authority, question, unresolved).await);
@@ -45,9 +65,9 @@ pub(super) async fn look(authority: &mut Authority<'_>, question: &Question<'_>)
     if let Some(fault) = view.wrong_way() {
         return Ok(Finding::Fault(fault));
     }
-    let Some(proved_by) = view.proof(authority).await? else {
+    if !is_of_label && found?.is_none() {
         return Ok(Finding::Fault(view.proof_missing()));
-    };
+    }
     let public = public::compare(authority.resolvers, &host, pointing.zone.as_ref(), &here).await?;
     if let Public::Bogus(resolver) = public {
         let (host, zone) = (text(&host), pointing.zone.as_ref().map(text));
@@ -59,8 +79,21 @@ pub(super) async fn look(authority: &mut Authority<'_>, question: &Question<'_>)
     };
     Ok(match view.not_seen_yet(&public) {
         Some(fault) => Finding::Fault(fault),
-        None => Finding::Ready { issuers, proved_by },
+        None => Finding::Ready { issuers },
     })
+}
+
+/// The proof of ownership, other than an alias to the tenant's own label.
+async fn proof(authority: &mut Authority<'_>, question: &Question<'_>, host: &Name) -> Result<Option<Proof>, Stop> {
+    let Some(expected) = question.proof else { return Ok(Some(Proof::NotNeeded)) };
+    // An alias is not followed: one for all names below the host would prove nothing about this one.
+    let Ok(name) = host.prepend_label(PROOF_LABEL) else { return Ok(None) };
+    let answers = authority.ask(&name, RecordType::TXT).await?;
+    let has_proof = |content: &Content| match content {
+        Content::Records(records) => records.iter().any(|record| is_proof(record, expected)),
+        Content::Alias(_) | Content::Nothing { .. } => false,
+    };
+    Ok(answers.of.iter().all(|(_, content)| has_proof(content)).then_some(Proof::Txt))
 }
 
 /// Where hosts have to lead.
@@ -169,22 +202,6 @@ impl View<'_> {
         let domain = registered_domain(&host)?;
         let is_above = self.pointing.zone.as_ref()?.num_labels() < absolute(domain)?.num_labels();
         is_above.then(|| domain.to_owned())
-    }
-
-    async fn proof(&self, authority: &mut Authority<'_>) -> Result<Option<Proof>, Stop> {
-        let Some(expected) = self.question.proof else { return Ok(Some(Proof::NotNeeded)) };
-        let own_label = self.here.own_label.as_ref();
-        if own_label.is_some_and(|own| self.pointing.aliases.contains(own)) {
-            return Ok(Some(Proof::OwnLabel));
-        }
-        // An alias is not followed: one for all names below the host would prove nothing about this one.
-        let Ok(name) = self.host.prepend_label(PROOF_LABEL) else { return Ok(None) };
-        let answers = authority.ask(&name, RecordType::TXT).await?;
-        let has_proof = |content: &Content| match content {
-            Content::Records(records) => records.iter().any(|record| is_proof(record, expected)),
-            Content::Alias(_) | Content::Nothing { .. } => false,
-        };
-        Ok(answers.of.iter().all(|(_, content)| has_proof(content)).then_some(Proof::Txt))
     }
 
     fn proof_missing(&self) -> DnsFault {

@@ -13,6 +13,8 @@ pub enum Action {
     Add,
     /// The record is wrong.
     Remove,
+    /// The record is right.
+    Keep,
 }
 
 /// The type of a record.

@@ -1,17 +1,18 @@
 //! The domains of one account, for its administrators: which hosts it has and what serves them, and adding, removing and
 //! checking one.
 //!
-//! An administrator is not the operator: what is added here is never a name of the operator's own, which would be
-//! served without a proof, and the owner of a name is never returned.
+//! An administrator is not the operator: what is added here is never a name of the operator's own, which would need no
+//! proof, and the owner of a name is never returned.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Domains, Reason, await_look, new_proof, proof_record};
+use super::reason::own_label;
+use super::{Domains, Reason, await_look, new_proof, proof_of};
 use crate::dns::Record;
 use crate::host::HostName;
 use crate::registry::FollowError;
-use crate::store::registry::{DomainAdded, DomainFilter, DomainRecord, DomainState, WriteRefused};
+use crate::store::registry::{AddedBy, DomainAdded, DomainFilter, DomainRecord, DomainState, WriteRefused};
 use crate::store::{Registry, StoreError};
 
 /// How many domains the administrators of an account may add.
@@ -50,7 +51,7 @@ pub enum HostAddition {
     Added,
     /// The account had it already.
     Same,
-    /// Another account has it, and a proof moves it.
+    /// Another account has proved it, and a proof moves it.
     Contested,
     /// Another account has it, and no proof moves it.
     Taken,
@@ -60,6 +61,8 @@ pub enum HostAddition {
     InFile,
     /// The account has as many as it may add.
     TooMany,
+    /// The account has as many that are not proved as it may add.
+    TooManyUnproved,
 }
 
 /// What is needed to use the domains of an account.
@@ -84,25 +87,26 @@ impl AccountDomains<'_> {
         self.domains.directory.load().config(self.slug).is_some_and(|config| config.origin.is_registered())
     }
 
-    /// The name that only hosts of this account point to.
+    /// The name that proves a domain if it is an alias of that.
     #[must_use]
-    pub fn label(&self) -> Option<HostName> {
-        self.domains.config.label(self.slug)
+    pub fn label(&self, domain: &DomainRecord) -> Option<HostName> {
+        own_label(domain, &self.domains.config)
     }
 
     /// What is wrong with a host, as the account may see it. Without a row, its life has not begun.
     #[must_use]
     pub fn reason(&self, host: &str, domain: Option<&DomainRecord>) -> Reason {
         let config = Some(&self.domains.config);
-        let not_begun = || Reason::not_checked_yet(host, self.slug, config);
+        let label = self.domains.config.label(self.slug);
+        let not_begun = || Reason::not_checked_yet(host, label.as_ref(), config);
         domain.map_or_else(not_begun, |domain| Reason::of(domain, config).told())
     }
 
-    /// The record that proves an added domain, if it needs one.
+    /// The record that proves an added domain, to add or to keep, if it needs one.
     #[must_use]
     pub fn proof(&self, domain: &DomainRecord) -> Option<Record> {
         let is_owned = HostName::parse(&domain.host).is_ok_and(|host| self.domains.config.owns(&host));
-        (domain.is_added && !is_owned).then(|| proof_record(&domain.host, &domain.proof))
+        proof_of(domain, &self.domains.config).filter(|_| !is_owned)
     }
 
     /// Every host, in alphabetical order.
@@ -167,11 +171,11 @@ impl AccountDomains<'_> {
         hosts.into_values().collect()
     }
 
-    /// Adds a domain. `by` is who does that, for the operator.
+    /// Adds a domain.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn add(&self, host: &HostName, by: &str) -> Result<HostAddition, StoreError> {
+    pub async fn add(&self, host: &HostName) -> Result<HostAddition, StoreError> {
         let domains = self.domains;
         if let Some(refused) = self.refuse(host) {
             return Ok(refused);
@@ -180,15 +184,16 @@ impl AccountDomains<'_> {
         if registry.count_added_domains(self.slug).await? >= MAX_ADDED {
             return Ok(HostAddition::TooMany);
         }
-        let added = registry.add_domain(self.slug, host.as_str(), &new_proof(), domains.now(), by).await;
-        let addition = match added.map_err(of_write)? {
-            DomainAdded::Added(_) => HostAddition::Added,
-            DomainAdded::Same => HostAddition::Same,
-            DomainAdded::Contested { .. } => HostAddition::Contested,
-            DomainAdded::Taken { .. } => HostAddition::Taken,
-            DomainAdded::UnknownTenant => HostAddition::InFile,
+        let by = AddedBy::Account;
+        let addition = match registry.add_domain(self.slug, host.as_str(), &new_proof(), domains.now(), by).await {
+            Ok(DomainAdded::Added(_)) => HostAddition::Added,
+            Ok(DomainAdded::Same) => HostAddition::Same,
+            Ok(DomainAdded::Contested { .. }) => HostAddition::Contested,
+            Ok(DomainAdded::Taken { .. }) => HostAddition::Taken,
+            Ok(DomainAdded::UnknownTenant) => HostAddition::InFile,
+            Err(WriteRefused::TooManyUnproved) => HostAddition::TooManyUnproved,
+            Err(refused) => return Err(of_write(refused)),
         };
-        domains.following.look_soon();
         domains.look_soon();
         Ok(addition)
     }
@@ -204,7 +209,7 @@ impl AccountDomains<'_> {
         if !self.can_change() {
             return Some(HostAddition::InFile);
         }
-        // Without this, a name below the operator's would be served without a proof.
+        // Without this, a name below the operator's would need no proof.
         if self.domains.config.owns(host) || (self.domains.gateway_covers)(host) {
             return Some(HostAddition::OfOperator);
         }
@@ -253,6 +258,8 @@ impl AccountDomains<'_> {
 fn of_write(refused: WriteRefused) -> StoreError {
     match refused {
         WriteRefused::Store(error) => error,
-        WriteRefused::Taken { .. } | WriteRefused::NotAsExpected { .. } => StoreError::Busy,
+        WriteRefused::Taken { .. } | WriteRefused::NotAsExpected { .. } | WriteRefused::TooManyUnproved => {
+            StoreError::Busy
+        }
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::described::new_proof;
 use super::reason::{OtherReason, Reason, proof_record};
 use crate::host::HostName;
-use crate::store::registry::{DomainAdded, DomainRecord, DomainState, WriteRefused};
+use crate::store::registry::{AddedBy, DomainAdded, DomainRecord, DomainState, WriteRefused};
 use crate::store::{Registry, StoreError};
 
 /// How often a domain is read while a look at it is awaited.
@@ -32,13 +32,11 @@ pub struct Claimed {
 /// Whose a domain is that was to be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DomainClaim {
-    /// It is new, at this revision of the tenant.
+    /// It is new, and has to be proved. The tenant is at this revision.
     Added(i64),
     /// The tenant had it already, at this revision.
     Same(i64),
-    /// It is in the table of the tenant, whose revision this is.
-    OfTable(i64),
-    /// Another tenant has it, until a proof moves it.
+    /// Another tenant has proved it, until a proof moves it.
     Contested,
     /// Another tenant has it in its table, where no proof moves it.
     Taken {
@@ -49,19 +47,19 @@ pub enum DomainClaim {
     UnknownTenant,
 }
 
-/// Adds a domain to a tenant.
+/// Adds a domain to a tenant for the operator.
 ///
 /// # Errors
 /// [`WriteRefused::Store`].
-pub async fn claim(registry: &Registry, slug: &str, host: &HostName, by: &str) -> Result<Claimed, WriteRefused> {
+pub async fn claim(registry: &Registry, slug: &str, host: &HostName) -> Result<Claimed, WriteRefused> {
     let before = find(registry, host, slug).await?;
-    let added = registry.add_domain(slug, host.as_str(), &new_proof(), Timestamp::now(), by).await?;
+    let now = Timestamp::now();
+    let added = registry.add_domain(slug, host.as_str(), &new_proof(), now, AddedBy::Operator).await?;
     let mut domain = find(registry, host, slug).await?;
     let claim = match added {
         DomainAdded::Added(revision) => DomainClaim::Added(revision),
         DomainAdded::Same => match registry.find(slug).await? {
-            Some(row) if row.domains.iter().any(|added| added == host.as_str()) => DomainClaim::Same(row.revision),
-            Some(row) => DomainClaim::OfTable(row.revision),
+            Some(row) => DomainClaim::Same(row.revision),
             None => DomainClaim::UnknownTenant,
         },
         DomainAdded::Contested { .. } => {
@@ -78,7 +76,7 @@ pub async fn claim(registry: &Registry, slug: &str, host: &HostName, by: &str) -
 fn contest(domain: &mut DomainRecord) {
     if Reason::read(&domain.reason).is_empty() {
         let record = proof_record(&domain.host, &domain.proof);
-        domain.reason = Reason::Other(OtherReason::Taken { record, moves_at: None }).stored();
+        domain.reason = Reason::Other(OtherReason::Taken { record: Some(record), moves_at: None }).stored();
     }
 }
 
@@ -87,7 +85,7 @@ async fn find(registry: &Registry, host: &HostName, slug: &str) -> Result<Option
     Ok(rows.into_iter().find(|row| row.slug == slug))
 }
 
-/// The row of a host: that of a tenant, or else that of the owner. None if it was removed.
+/// The row of a host: that of a tenant, or else that of the owner, or else the oldest. None if it was removed.
 ///
 /// # Errors
 /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -99,12 +97,15 @@ pub async fn chosen(
     let mut rows = registry.find_domains(host.as_str()).await?;
     rows.retain(|row| row.state != DomainState::Removed && slug.is_none_or(|slug| row.slug == slug));
     let owner = registry.owner_of(host.as_str()).await?;
-    let at = rows.iter().position(|row| owner.as_ref().is_none_or(|owner| row.slug == *owner));
-    let mut found = (!rows.is_empty()).then(|| rows.swap_remove(at.unwrap_or(0)));
-    if let Some(row) = found.as_mut().filter(|row| row.is_added && owner.is_some_and(|owner| owner != row.slug)) {
-        contest(row);
-    }
-    Ok(found)
+    let is_owner = |row: &DomainRecord| owner.as_ref().is_some_and(|owner| owner.slug == row.slug);
+    let found = rows.into_iter().min_by_key(|row| (!is_owner(row), row.state == DomainState::Gone));
+    let contests = |row: &DomainRecord| row.is_added && owner.is_some() && !is_owner(row);
+    Ok(found.map(|mut row| {
+        if contests(&row) {
+            contest(&mut row);
+        }
+        row
+    }))
 }
 
 /// Waits until a node has looked at a domain after an instant, or at most for a time. Returns the row, if it is still

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::reason::{Reason, proof_record};
+use super::reason::{Reason, proof_of};
 use crate::config::DomainsConfig;
 use crate::dns::Record;
-use crate::store::registry::{DomainRecord, RegistryEvent};
+use crate::store::registry::{DomainRecord, DomainState, RegistryEvent};
 
 /// What has a host: it was added as a domain, or the table of its tenant has it.
 const ADDED: &str = "domain";
@@ -24,10 +24,10 @@ pub fn describe(domain: &DomainRecord, config: &DomainsConfig) -> Value {
         "reason": if is_sound { Value::Null } else { reason.name().into() },
         "next_step": if is_sound { Value::Null } else { reason.next_step().into() },
         "records": reason.records().iter().map(record).collect::<Vec<_>>(),
-        "proof": if domain.is_added { record(&proof_record(&domain.host, &domain.proof)) } else { Value::Null },
+        "proof": proof_of(domain, config).as_ref().map(record),
         "since": domain.since,
         "checked_at": domain.checked_at,
-        "next_check_at": domain.next_at,
+        "next_check_at": (domain.state != DomainState::Gone).then_some(domain.next_at),
         "expires_at": domain.not_after,
         "renew_at": domain.renew_at,
     })

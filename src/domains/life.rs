@@ -5,21 +5,36 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::reason::{OtherReason, Reason, proof_record, records_to_set};
+use super::reason::{OtherReason, Reason, own_label, proof_of, records_to_set};
 use super::renewal::Ask;
 use super::{Domains, DomainsError, schedule};
-use crate::dns::{DnsFault, Finding, Issuer, Question};
+use crate::dns::{DnsFault, Finding, Issuer, Look, Ownership, Proof, Question};
 use crate::host::HostName;
 use crate::registry::FollowError;
-use crate::store::registry::{DomainEvent, DomainRecord, DomainState, Lease};
+use crate::store::registry::{DomainEvent, DomainProof, DomainRecord, DomainState, HostOwner, Lease};
 
 /// How long a removed domain keeps its row and its certificate, so that one that comes back is served at once.
 ///
 /// Larger: keys of domains that are gone are kept for longer. Smaller: a mistake costs a certificate.
 const KEPT: SignedDuration = SignedDuration::from_hours(24);
 
-/// How long the proof of a contested domain must have been there.
+/// After how long a claim without a proof ends.
+///
+/// Larger: names that nobody can prove are looked up for longer. Smaller: an owner who takes days to set a record has to add
+/// the domain again.
+const CLAIM_LASTS: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// How long the row of a domain that is gone shows why.
+const GONE_SHOWN: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// How long the proof of a domain that another tenant has proved must have been there.
 const CONTEST: SignedDuration = SignedDuration::from_hours(72);
+
+/// Another tenant has it, and no record moves it as things are.
+const TAKEN: Reason = Reason::Other(OtherReason::Taken { record: None, moves_at: None });
+
+/// Nobody has proved it in time.
+const CLAIM_EXPIRED: Reason = Reason::Other(OtherReason::ClaimExpired {});
 
 /// How often a contested domain is looked at.
 const CONTEST_LOOK: Duration = Duration::from_hours(1);
@@ -31,27 +46,39 @@ const NOT_YET: Duration = Duration::from_secs(1);
 enum Standing {
     /// The tenant of the row has it, and no file gives it a certificate.
     Own,
-    /// Another tenant has it.
-    Taken(String),
+    /// The tenant of the row claims it, and no tenant has proved it.
+    Unproved,
+    /// The tenant of the row claims it, and another tenant has proved it.
+    Contested(String),
+    /// The tenant of the row claims it, and another tenant has it in its table.
+    OfTable,
     /// This node does not know the change yet.
     NotYet,
-    /// No tenant has it, or a file gives it a certificate.
-    Gone,
+    /// The tenant of the row does not want it, or a file gives it a certificate.
+    Unwanted,
 }
 
 impl Domains {
     /// Walks a row as far as it goes now. A write that comes too late is no error: another node goes on.
     pub(super) async fn advance(&self, mut domain: DomainRecord) -> Result<(), DomainsError> {
         let Ok(host) = HostName::parse(&domain.host) else { return self.remove(domain).await };
+        if domain.state == DomainState::Gone && domain.is_added {
+            return self.show_gone(domain).await;
+        }
         match self.standing(&domain, &host).await? {
             Standing::Own => {}
-            Standing::Taken(owner) => return self.contest(domain, &host, &owner).await,
+            Standing::Unproved => return self.prove(domain, &host).await,
+            Standing::Contested(owner) => return self.contest(domain, &host, &owner).await,
+            Standing::OfTable => return self.lose(domain, &TAKEN).await,
             Standing::NotYet => {
                 domain.next_at = self.now() + NOT_YET;
                 self.write(&domain, &[]).await?;
                 return Ok(());
             }
-            Standing::Gone => return self.remove(domain).await,
+            Standing::Unwanted => return self.remove(domain).await,
+        }
+        if domain.is_added && !domain.is_identified {
+            self.identify(&domain.slug).await?;
         }
         if domain.state == DomainState::Removed {
             self.enter(&mut domain, DomainState::Claimed, &Reason::None {});
@@ -59,24 +86,19 @@ impl Domains {
         if domain.pending.is_some() {
             return self.go_on(domain, &host).await;
         }
-        let finding = self.look(&domain, &host).await;
+        let Look { ownership, finding } = self.look(&domain, &host).await;
         let now = self.now();
         domain.checked_at = Some(now);
+        note_proof(&mut domain, ownership);
         let is_due = domain.not_after.is_some() && domain.renew_at.is_none_or(|at| at <= now);
         match finding {
-            Finding::Ready { issuers, .. } => {
-                domain.proved_since.get_or_insert(now);
-                self.ready(domain, &host, &issuers, is_due).await
-            }
+            Finding::Ready { issuers } => self.ready(domain, &host, &issuers, is_due).await,
             Finding::Unknown(cause) if is_due => {
                 let all: Vec<usize> = (0..self.authorities()).collect();
                 self.order(domain, &host, &all, Some(cause)).await
             }
             Finding::Unknown(cause) => self.not_asked(domain, cause).await,
             Finding::Fault(fault) => {
-                if matches!(fault, DnsFault::ProofMissing { .. }) {
-                    domain.proved_since = None;
-                }
                 let is_hopeless = matches!(fault, DnsFault::ProofMissing { .. } | DnsFault::Caa { .. });
                 if is_due && !is_hopeless && domain.failures == 0 {
                     // The authority may see it otherwise: behind a CDN, a challenge can come through.
@@ -94,31 +116,46 @@ impl Domains {
     }
 
     async fn standing(&self, domain: &DomainRecord, host: &HostName) -> Result<Standing, FollowError> {
-        let owner = self.registry().await?.owner_of(&domain.host).await?;
+        let registry = self.registry().await?;
+        let (owner, is_registered) = (registry.owner_of(&domain.host).await?, registry.has_tenant(&domain.slug).await?);
         let directory = self.directory.load();
         let served = directory.config_at(host);
-        let of_file = served.filter(|tenant| !tenant.origin.is_registered() && *tenant.slug == *domain.slug);
-        let is_owner = of_file.is_some() || owner.as_ref().is_some_and(|owner| *owner == domain.slug);
-        if !is_owner {
-            return Ok(match owner {
-                Some(owner) if domain.is_added => Standing::Taken(owner),
-                _ => Standing::Gone,
+        let of_file = served.filter(|tenant| !tenant.origin.is_registered());
+        let is_own = |slug: &str| slug == domain.slug;
+        let is_owner = of_file.map_or_else(|| owner.as_ref().is_some_and(|it| is_own(&it.slug)), |it| is_own(&it.slug));
+        if is_owner {
+            return Ok(match served {
+                Some(tenant) if !is_own(&tenant.slug) => Standing::NotYet,
+                None => Standing::NotYet,
+                Some(_) if self.needs_certificate(&directory, host) => Standing::Own,
+                Some(_) => Standing::Unwanted,
             });
         }
-        Ok(match served {
-            Some(tenant) if *tenant.slug == *domain.slug => {
-                if self.needs_certificate(&directory, host) {
-                    Standing::Own
-                } else {
-                    Standing::Gone
-                }
-            }
-            _ => Standing::NotYet,
+        if !domain.is_added || !is_registered || domain.state == DomainState::Removed {
+            return Ok(Standing::Unwanted);
+        }
+        Ok(match owner {
+            _ if of_file.is_some() => Standing::OfTable,
+            Some(HostOwner { is_of_table: true, .. }) => Standing::OfTable,
+            Some(HostOwner { slug, .. }) => Standing::Contested(slug),
+            None => Standing::Unproved,
         })
     }
 
-    async fn look(&self, domain: &DomainRecord, host: &HostName) -> Finding {
-        let label = self.config.label(&domain.slug);
+    /// Notes which database a tenant has: if another account gets its slug, its domains are not that account's. A database
+    /// that can't be opened is read with the next look.
+    async fn identify(&self, slug: &str) -> Result<(), DomainsError> {
+        let directory = self.directory.load_full();
+        let Some((tenant, config)) = directory.tenant(slug).zip(directory.config(slug)) else { return Ok(()) };
+        if let Ok(store) = tenant.database.store().await {
+            let (location, identity) = (config.database_identity(), store.identity().as_str());
+            self.registry().await?.note_identity(slug, &location, identity).await?;
+        }
+        Ok(())
+    }
+
+    async fn look(&self, domain: &DomainRecord, host: &HostName) -> Look {
+        let label = own_label(domain, &self.config);
         let (mut issuers, mut methods) = (Vec::new(), Vec::new());
         if let Some(acme) = &self.acme {
             let named = |name: &Option<String>| name.as_deref().map_or_else(Default::default, ToOwned::to_owned);
@@ -130,7 +167,7 @@ impl Domains {
         let issuers: Vec<_> = issuers.iter().map(|name| Issuer { name, ..Issuer::default() }).collect();
         let needs_proof = domain.is_added && !self.config.owns(host);
         let began = Instant::now();
-        let finding = self
+        let look = self
             .dns
             .look(&Question {
                 host,
@@ -143,7 +180,7 @@ impl Domains {
             })
             .await;
         self.metrics.looked(began.elapsed());
-        finding
+        look
     }
 
     /// Its records are right.
@@ -180,7 +217,9 @@ impl Domains {
         if domain.not_after.is_none() || domain.failures == 0 {
             let state = domain.state;
             let records = match state {
-                DomainState::Claimed | DomainState::Dns => records_to_set(&domain.host, &domain.slug, &self.config),
+                DomainState::Claimed | DomainState::Dns => {
+                    records_to_set(&domain.host, own_label(&domain, &self.config).as_ref(), &self.config)
+                }
                 _ => Vec::new(),
             };
             let reason = Reason::Other(OtherReason::DnsDown { detail, until, records });
@@ -207,56 +246,120 @@ impl Domains {
         self.write(&domain, &events).await
     }
 
-    /// Another tenant has it: it moves once its proof was there for long enough and the owner's is not.
+    /// No tenant has proved it: it belongs to the first that does, whoever claims it.
+    async fn prove(&self, mut domain: DomainRecord, host: &HostName) -> Result<(), DomainsError> {
+        let Look { ownership, finding } = self.look(&domain, host).await;
+        let now = self.now();
+        domain.checked_at = Some(now);
+        note_proof(&mut domain, ownership);
+        let is_proved = matches!(ownership, Ownership::Proved(_));
+        match finding {
+            Finding::Unknown(cause) if !is_proved => self.not_asked(domain, cause).await,
+            Finding::Fault(_) if !is_proved && is_expired(&domain, now) => self.lose(domain, &CLAIM_EXPIRED).await,
+            Finding::Fault(fault) if !is_proved => {
+                domain.proved_since = None;
+                self.enter(&mut domain, DomainState::Dns, &Reason::Dns(fault));
+                domain.next_at = now + schedule::dns_look(domain.since, now);
+                self.write(&domain, &[]).await
+            }
+            finding => {
+                domain.proved_since.get_or_insert(now);
+                self.take(domain, None, finding).await
+            }
+        }
+    }
+
+    /// The tenant of a row has proved it: it has it from now on. `from` had it until now. What was found decides whether it
+    /// is served.
+    async fn take(&self, mut domain: DomainRecord, from: Option<&str>, finding: Finding) -> Result<(), DomainsError> {
+        let now = self.now();
+        domain.next_at = now;
+        match finding {
+            Finding::Ready { .. } => self.enter(&mut domain, DomainState::Verified, &Reason::None {}),
+            Finding::Fault(fault) => self.enter(&mut domain, DomainState::Dns, &Reason::Dns(fault)),
+            Finding::Unknown(_) => self.enter(&mut domain, DomainState::Claimed, &Reason::None {}),
+        }
+        if self.registry().await?.take_domain(&domain, from, &TAKEN.stored(), now).await? {
+            let DomainRecord { host, slug, .. } = &domain;
+            match from {
+                Some(from) => tracing::warn!(host, from, to = slug, "a proved domain moved to another tenant"),
+                None => tracing::info!(tenant = slug, host, "a tenant has proved a domain"),
+            }
+            self.following.look_soon();
+        }
+        Ok(())
+    }
+
+    /// The tenant of a row does not get it, for a reason that its row shows for a while.
+    async fn lose(&self, mut domain: DomainRecord, reason: &Reason) -> Result<(), DomainsError> {
+        self.enter(&mut domain, DomainState::Gone, reason);
+        (domain.proved_since, domain.proved_by, domain.pending) = (None, None, None);
+        domain.next_at = domain.since + GONE_SHOWN;
+        self.write(&domain, &[]).await
+    }
+
+    /// Shows why a domain is gone, or forgets it.
+    async fn show_gone(&self, mut domain: DomainRecord) -> Result<(), DomainsError> {
+        if self.now() >= domain.since + GONE_SHOWN {
+            self.registry().await?.forget_domain(&domain).await?;
+            return Ok(());
+        }
+        domain.next_at = domain.since + GONE_SHOWN;
+        self.write(&domain, &[]).await
+    }
+
+    /// Another tenant has proved it: it moves once its proof was there for long enough and the owner's is not.
     async fn contest(&self, mut domain: DomainRecord, host: &HostName, owner: &str) -> Result<(), DomainsError> {
         let now = self.now();
-        let finding = self.look(&domain, host).await;
+        let Look { ownership, finding } = self.look(&domain, host).await;
         domain.checked_at = Some(now);
-        match finding {
-            Finding::Ready { .. } => {
+        note_proof(&mut domain, ownership);
+        match ownership {
+            Ownership::Proved(_) => {
                 domain.proved_since.get_or_insert(now);
             }
-            Finding::Fault(_) => domain.proved_since = None,
-            Finding::Unknown(_) => {}
+            Ownership::Missing => domain.proved_since = None,
+            Ownership::Unknown => {}
+        }
+        if domain.proved_since.is_none() && is_expired(&domain, now) && !matches!(finding, Finding::Unknown(_)) {
+            return self.lose(domain, &CLAIM_EXPIRED).await;
         }
         let moves_at = domain.proved_since.map(|since| since + CONTEST);
-        let record = proof_record(&domain.host, &domain.proof);
+        let record = proof_of(&domain, &self.config);
         self.enter(&mut domain, DomainState::Claimed, &Reason::Other(OtherReason::Taken { record, moves_at }));
         domain.next_at = moves_at.map_or(now + CONTEST_LOOK, |at| at.min(now + CONTEST_LOOK));
-        let registry = self.registry().await?;
         if moves_at.is_some_and(|at| at <= now) {
-            let rows = registry.find_domains(&domain.host).await?;
-            let of_owner = rows.into_iter().find(|row| row.slug == owner);
-            let is_proved = match &of_owner {
-                Some(row) => !matches!(self.look(row, host).await, Finding::Fault(_)),
-                None => false,
+            let rows = self.registry().await?.find_domains(&domain.host).await?;
+            let of_owner = match rows.into_iter().find(|row| row.slug == owner) {
+                Some(row) => self.look(&row, host).await.ownership,
+                None => Ownership::Missing,
             };
-            if !is_proved && registry.move_domain(&domain, now).await? {
-                tracing::warn!(
-                    host = domain.host,
-                    from = owner,
-                    to = domain.slug,
-                    "a proved domain moved to another tenant"
-                );
-                self.following.look_soon();
-                return Ok(());
+            if matches!((ownership, of_owner), (Ownership::Proved(_), Ownership::Missing)) {
+                return self.take(domain, Some(owner), finding).await;
             }
             domain.next_at = now + CONTEST_LOOK;
         }
         self.write(&domain, &[]).await
     }
 
-    /// No tenant has it any more, or a file gives it a certificate.
+    /// The tenant of the row does not want it, or a file gives it a certificate.
     async fn remove(&self, mut domain: DomainRecord) -> Result<(), DomainsError> {
         let now = self.now();
-        if domain.state == DomainState::Removed && now >= domain.since + KEPT {
-            self.registry().await?.forget_domain(&domain).await?;
+        let registry = self.registry().await?;
+        let is_over = domain.state == DomainState::Removed && now >= domain.since + KEPT;
+        // A tenant that was removed has its domains again when it comes back.
+        let is_remembered = domain.is_added && domain.proved_since.is_some();
+        if is_over && !(is_remembered && !registry.has_tenant(&domain.slug).await?) {
+            registry.forget_domain(&domain).await?;
             return Ok(());
         }
         self.enter(&mut domain, DomainState::Removed, &Reason::None {});
         domain.pending = None;
-        domain.proved_since = None;
-        domain.next_at = domain.since + KEPT;
+        domain.next_at = if is_over { now + KEPT } else { domain.since + KEPT };
+        if is_over && domain.not_after.is_some() {
+            registry.forget_certificate(&domain).await?;
+            return Ok(());
+        }
         self.write(&domain, &[]).await
     }
 
@@ -314,6 +417,21 @@ impl Domains {
         }
         Ok(())
     }
+}
+
+/// Notes the proof that a check has found. A check that could not ask changes nothing.
+fn note_proof(domain: &mut DomainRecord, ownership: Ownership) {
+    domain.proved_by = match ownership {
+        Ownership::Proved(Proof::OwnLabel) => Some(DomainProof::OwnLabel),
+        Ownership::Proved(Proof::Txt) => Some(DomainProof::Txt),
+        Ownership::Proved(Proof::NotNeeded) | Ownership::Missing => None,
+        Ownership::Unknown => return,
+    };
+}
+
+/// Whether a claim that is not proved ends.
+fn is_expired(domain: &DomainRecord, now: Timestamp) -> bool {
+    now >= domain.created_at + CLAIM_LASTS
 }
 
 /// An event of a domain, with its state and reason.

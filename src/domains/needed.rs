@@ -1,6 +1,8 @@
 //! Which hosts have a life of their own: those of every tenant that no file gives a certificate.
+//!
+//! The tables of tenants also win over claims of others that are not proved: [`super::life`] ends these.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Domains, DomainsError, new_proof};
@@ -12,10 +14,11 @@ use crate::tenant::Directory;
 /// Larger: a longer transaction. Smaller: more of them.
 const AT_ONCE: usize = 500;
 
-/// The hosts that this node has made rows for, so that a change of the directory costs what is new in it.
+/// The hosts of tables with their tenants, and whether each needs a certificate, as far as this node has made rows for them:
+/// so a change of the directory costs what is new in it.
 #[derive(Debug, Default)]
 pub(super) struct Needed {
-    known: Mutex<HashSet<(HostName, Arc<str>)>>,
+    known: Mutex<HashMap<(HostName, Arc<str>), bool>>,
 }
 
 impl Needed {
@@ -24,27 +27,29 @@ impl Needed {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Makes rows for the hosts that need one and have none yet. Domains that were added have theirs.
+    /// Makes rows for the hosts that need one and have none yet, and has claims of others to new hosts of tables checked.
+    /// Domains that were added have their rows.
     pub(super) async fn make(&self, domains: &Domains, directory: &Directory) -> Result<(), DomainsError> {
-        let mut needed = HashSet::new();
+        let mut hosts = HashMap::new();
         for tenant in directory.configs() {
             for host in tenant.table_hosts() {
-                if domains.needs_certificate(directory, host) {
-                    needed.insert((host.clone(), Arc::clone(&tenant.slug)));
-                }
+                let needs_certificate = domains.needs_certificate(directory, host);
+                hosts.insert((host.clone(), Arc::clone(&tenant.slug)), needs_certificate);
             }
         }
         let new: Vec<_> = {
             let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            needed.difference(&known).cloned().collect()
+            hosts.iter().filter(|(host, needs)| known.get(host) != Some(*needs)).collect()
         };
         let registry = domains.registry().await?;
         for some in new.chunks(AT_ONCE) {
-            let rows: Vec<_> =
-                some.iter().map(|(host, slug)| (host.to_string(), slug.to_string(), new_proof())).collect();
+            let owned: Vec<_> = some.iter().map(|((host, slug), _)| (host.to_string(), slug.to_string())).collect();
+            registry.check_claims_to(&owned).await?;
+            let needed = owned.into_iter().zip(some).filter(|(_, (_, needs))| **needs);
+            let rows: Vec<_> = needed.map(|((host, slug), _)| (host, slug, new_proof())).collect();
             registry.need_domains(&rows).await?;
         }
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = needed;
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = hosts;
         Ok(())
     }
 }

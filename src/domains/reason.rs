@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::acme::{AcmeError, ChallengeKind};
 use crate::config::DomainsConfig;
 use crate::dns::{Action, DnsFault, Kind, Record, imperative, wanted};
-use crate::store::registry::{DomainRecord, DomainState};
+use crate::host::HostName;
+use crate::store::registry::{DomainProof, DomainRecord, DomainState};
 
 /// The name below a host at which its proof is.
 const PROOF_LABEL: &str = "_formgate";
@@ -48,11 +49,13 @@ pub enum OtherReason {
     },
     /// Another tenant has it.
     Taken {
-        /// The record that moves it.
-        record: Record,
+        /// The record that moves it. `None`: the tenant has lost it, and would have to add it again.
+        record: Option<Record>,
         /// From when on it moves, if the record is there.
         moves_at: Option<Timestamp>,
     },
+    /// The tenant did not prove it in time.
+    ClaimExpired {},
     /// The authority does not issue for it as things are.
     CaRefused {
         /// The authority.
@@ -114,15 +117,16 @@ impl Reason {
         let stored = Self::read(&domain.reason);
         // A look moves a row out of this state or gives it a reason.
         if domain.state == DomainState::Claimed && stored.is_empty() {
-            return Self::not_checked_yet(&domain.host, &domain.slug, config);
+            let label = config.and_then(|config| own_label(domain, config));
+            return Self::not_checked_yet(&domain.host, label.as_ref(), config);
         }
         stored
     }
 
     /// The reason of a host of a tenant that no node has looked at.
     #[must_use]
-    pub fn not_checked_yet(host: &str, slug: &str, config: Option<&DomainsConfig>) -> Self {
-        let records = config.map_or_else(Vec::new, |config| records_to_set(host, slug, config));
+    pub fn not_checked_yet(host: &str, own_label: Option<&HostName>, config: Option<&DomainsConfig>) -> Self {
+        let records = config.map_or_else(Vec::new, |config| records_to_set(host, own_label, config));
         Self::Other(OtherReason::NotCheckedYet { host: host.to_owned(), records })
     }
 
@@ -149,6 +153,7 @@ impl Reason {
             Self::Other(OtherReason::NotCheckedYet { .. }) => "not_checked_yet",
             Self::Other(OtherReason::DnsDown { .. }) => DNS_DOWN,
             Self::Other(OtherReason::Taken { .. }) => "taken",
+            Self::Other(OtherReason::ClaimExpired {}) => "claim_expired",
             Self::Other(OtherReason::CaRefused { .. }) => "ca_refused",
             Self::Other(OtherReason::CaLimited { .. }) => "ca_limited",
             Self::Other(OtherReason::CaDown { .. }) => "ca_down",
@@ -183,13 +188,22 @@ impl Reason {
                 imperative(records),
                 at(until)
             ),
-            Self::Other(OtherReason::Taken { record, moves_at: None }) => format!(
-                "Another account has this domain. If it is yours, add this record: {record}. The domain moves after 72 hours, \
-                 unless the other account still proves that it owns it"
+            Self::Other(OtherReason::Taken { record: None, .. }) => {
+                "Another account has this domain. If it is yours, add it again".to_owned()
+            }
+            Self::Other(OtherReason::ClaimExpired {}) => {
+                "This domain was not proved within 7 days. If it is yours, add it again, and set the records then"
+                    .to_owned()
+            }
+            Self::Other(OtherReason::Taken { record: Some(record), moves_at: None }) => format!(
+                "Another account has this domain. If it is yours, add this record: {record}. It proves that the domain is \
+                 yours, wherever it leads. The domain moves after 72 hours, unless the other account still proves that it \
+                 owns it. It is served once it leads here too"
             ),
-            Self::Other(OtherReason::Taken { record, moves_at: Some(moves_at) }) => format!(
-                "Another account has this domain. Keep this record: {record}. The domain moves at {}, unless the other \
-                 account still proves that it owns it",
+            Self::Other(OtherReason::Taken { record: Some(record), moves_at: Some(moves_at) }) => format!(
+                "Another account has this domain. Keep this record: {record}. It proves that the domain is yours, wherever it \
+                 leads. The domain moves at {}, unless the other account still proves that it owns it. It is served once it \
+                 leads here too",
                 at(moves_at)
             ),
             Self::Other(OtherReason::CaRefused { authority, detail, until }) => {
@@ -222,19 +236,42 @@ impl Reason {
         match self {
             Self::Dns(fault) => fault.records(),
             Self::Other(OtherReason::NotCheckedYet { records, .. } | OtherReason::DnsDown { records, .. }) => records,
-            Self::Other(OtherReason::Taken { record, .. }) => std::slice::from_ref(record),
+            Self::Other(OtherReason::Taken { record: Some(record), moves_at: None }) => std::slice::from_ref(record),
             _ => &[],
         }
     }
 }
 
-/// The records that lead a host of a tenant here, as far as the configuration has them.
-pub(super) fn records_to_set(host: &str, slug: &str, config: &DomainsConfig) -> Vec<Record> {
-    let label = config.label(slug);
-    wanted(host, None, label.as_ref().or(config.target.as_ref()), &config.addresses)
+/// The label of the tenant of a row, if an alias to it is a proof.
+pub(super) fn own_label(domain: &DomainRecord, config: &DomainsConfig) -> Option<HostName> {
+    config.label(&domain.slug).filter(|_| domain.label_proves)
 }
 
-/// The record that proves a domain.
+/// The records that lead a host of a tenant with this label here, as far as the configuration has them.
+pub(super) fn records_to_set(host: &str, own_label: Option<&HostName>, config: &DomainsConfig) -> Vec<Record> {
+    wanted(host, None, own_label.or(config.target.as_ref()), &config.addresses)
+}
+
+/// The record that proves a domain: to keep, if the last check has found it, or else to add. None if there is nothing to
+/// prove: the host is in a table, or the domain is gone.
+#[must_use]
+pub fn proof_of(domain: &DomainRecord, config: &DomainsConfig) -> Option<Record> {
+    let DomainRecord { host, slug, proof, proved_by, .. } = domain;
+    let txt = proof_record(host, proof);
+    (domain.is_added && domain.state != DomainState::Gone).then(|| match (proved_by, config.label(slug)) {
+        (None, _) => txt,
+        (Some(DomainProof::OwnLabel), Some(label)) => Record {
+            action: Action::Keep,
+            kind: Kind::Cname,
+            name: host.clone(),
+            relative: None,
+            value: label.to_string(),
+        },
+        (Some(_), _) => Record { action: Action::Keep, ..txt },
+    })
+}
+
+/// The TXT record that proves a domain.
 #[must_use]
 pub fn proof_record(host: &str, proof: &str) -> Record {
     Record {
@@ -258,7 +295,12 @@ mod tests {
             Reason::None {},
             Reason::of_authority("main", "forms.acme.org", &error, until),
             Reason::Other(OtherReason::DnsDown { detail: "no resolver works".to_owned(), until, records: Vec::new() }),
-            Reason::Other(OtherReason::Taken { record: proof_record("forms.acme.org", "x"), moves_at: Some(until) }),
+            Reason::Other(OtherReason::Taken {
+                record: Some(proof_record("forms.acme.org", "x")),
+                moves_at: Some(until),
+            }),
+            Reason::Other(OtherReason::Taken { record: None, moves_at: None }),
+            Reason::Other(OtherReason::ClaimExpired {}),
         ];
         for reason in reasons {
             assert_eq!(Reason::read(&reason.stored()), reason);

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::Finding;
 use crate::certificate;
 use crate::config::{Config, DomainsConfig, TenantConfig};
-use crate::domains::Reason;
+use crate::domains::{Reason, chosen};
 use crate::host::HostName;
 use crate::store::registry::{DomainRecord, DomainState};
 use crate::store::{Registry, StoreError, with_causes};
@@ -44,6 +44,18 @@ pub(super) async fn find(
             "start a node with `[gateway.acme]`: it obtains one",
         ),
     }
+}
+
+/// The claim to a host that no tenant has proved, if there is one.
+pub(super) async fn find_unproved(registry: &Registry, config: &Config, host: &HostName) -> Option<Finding> {
+    let row = chosen(registry, host, None).await.ok()??;
+    let (reason, state) = (Reason::of(&row, config.gateway.domains.as_ref()), row.state.as_str());
+    let what = format!(
+        "`{host}` was added to the tenant `{}`, which has not proved it: it is {state}, {}",
+        row.slug,
+        reason.name()
+    );
+    Some(Finding::stops(what, reason.next_step()))
 }
 
 fn of_row(row: &DomainRecord, domains: Option<&DomainsConfig>, now: Timestamp) -> Finding {

@@ -1,6 +1,7 @@
 //! `POST /v1/batch`: changes of many tenants, all or none.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use http::StatusCode;
 use jiff::Timestamp;
@@ -12,6 +13,7 @@ use super::nodes::wait_for;
 use super::refusal::OperatorRefusal;
 use super::tenants::{check, make_tables};
 use crate::config::registered::json::Faults;
+use crate::registry::editing::Checked;
 use crate::reply::Reply;
 use crate::store::registry::{RegistryChange, RegistryWrite, RegistryWritten};
 
@@ -35,6 +37,12 @@ struct Operation {
     remove: Option<String>,
 }
 
+/// An operation that was checked.
+enum Operated {
+    Put(Box<Checked>),
+    Remove(String),
+}
+
 pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let query = call.query(&["migrate", "wait"])?;
     let (migrate, wait) = (query.flag("migrate")?, query.wait()?);
@@ -43,7 +51,7 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         return Err(OperatorRefusal::of("operations", format!("there may be at most {MAX_OPERATIONS} operations")));
     }
     let (mut faults, mut named) = (Faults::new(), BTreeSet::new());
-    let (mut writes, mut configs) = (Vec::with_capacity(operations.len()), Vec::new());
+    let (mut changes, mut configs) = (Vec::with_capacity(operations.len()), Vec::new());
     for (at, operation) in operations.iter().enumerate() {
         let mut fault = |key: &str, text: String| {
             let key = if key.is_empty() { format!("operations.{at}") } else { format!("operations.{at}.{key}") };
@@ -63,12 +71,12 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         match &operation.tenant {
             None => {
                 call.with_editor(|editor| editor.check_owner(slug)).await??;
-                writes.push(RegistryWrite { slug: slug.clone(), change: RegistryChange::Remove, expected: None });
+                changes.push(Operated::Remove(slug.clone()));
             }
             Some(object) => match check(call, slug, object).await {
                 Ok(checked) => {
-                    writes.push(checked.write(None));
-                    configs.push((at, checked.tenant.config));
+                    configs.push((at, Arc::clone(&checked.tenant.config)));
+                    changes.push(Operated::Put(Box::new(checked)));
                 }
                 Err(OperatorRefusal::Faults(faulty)) => {
                     faulty.into_iter().for_each(|(key, texts)| texts.into_iter().for_each(|text| fault(&key, text)));
@@ -89,6 +97,16 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         }
     }
     let registry = call.api.registry().await?;
+    let mut writes = Vec::with_capacity(changes.len());
+    for change in changes {
+        writes.push(match change {
+            Operated::Put(mut checked) => {
+                checked.identify(registry, migrate).await?;
+                checked.write(None)
+            }
+            Operated::Remove(slug) => RegistryWrite { slug, change: RegistryChange::Remove, expected: None },
+        });
+    }
     let written = registry.write(&writes, Timestamp::now(), &call.caller.name).await.map_err(|refused| {
         let prefixed = configs.iter().map(|(at, config)| (format!("operations.{at}."), config));
         OperatorRefusal::of_write(refused, &prefixed.collect::<Vec<_>>())

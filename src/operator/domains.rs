@@ -1,7 +1,7 @@
 //! `/v1/tenants/{slug}/domains` and `/v1/domains`: hosts that need a certificate, and where each is in its life.
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use jiff::Timestamp;
@@ -92,10 +92,10 @@ pub(super) async fn put(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply
     let text = decoded(host);
     let host = call.with_editor(|editor| editor.check_domain(slug, &text)).await??;
     let registry = call.api.registry().await?;
-    let Claimed { claim, domain, .. } = claim(registry, slug, &host, &call.caller.name).await?;
+    let Claimed { claim, domain, checked_before } = claim(registry, slug, &host).await?;
     let (status, revision) = match claim {
         DomainClaim::Added(revision) => (StatusCode::CREATED, revision),
-        DomainClaim::Same(revision) | DomainClaim::OfTable(revision) => (StatusCode::OK, revision),
+        DomainClaim::Same(revision) => (StatusCode::OK, revision),
         DomainClaim::Contested => {
             domains.look_soon();
             tracing::info!(
@@ -105,15 +105,15 @@ pub(super) async fn put(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply
                 "domain of another tenant claimed"
             );
             let row = domain.map(|row| describe(&row, domains.config()));
-            return Ok(conflict(&format!("another tenant has the host `{host}`"), row));
+            return Ok(conflict(&format!("another tenant has proved the host `{host}`"), row));
         }
         DomainClaim::Taken { owner } => {
             return Ok(conflict(&format!("the host `{host}` is in the table of the tenant `{owner}`"), None));
         }
         DomainClaim::UnknownTenant => return Err(OperatorRefusal::UnknownTenant { slug: slug.to_owned() }),
     };
-    call.api.following()?.look_soon();
     domains.look_soon();
+    let began = Instant::now();
     if status == StatusCode::CREATED {
         tracing::info!(
             tenant = slug,
@@ -122,9 +122,13 @@ pub(super) async fn put(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply
             by = call.caller.name,
             "domain added through the operator API"
         );
+        // Records that are right already prove it at the first look.
+        await_look(registry, &host, slug, checked_before, wait.unwrap_or_default()).await?;
     }
-    let behind = wait_for(call, registry, revision, &[slug], wait).await?;
-    // What was found while the nodes were waited for.
+    let revision = registry.find(slug).await?.map_or(revision, |row| row.revision);
+    let left = wait.map(|wait| wait.saturating_sub(began.elapsed()));
+    let behind = wait_for(call, registry, revision, &[slug], left).await?;
+    // What was found meanwhile.
     let found = chosen(registry, &host, Some(slug)).await?.or(domain);
     let data = match &found {
         Some(row) => describe(row, domains.config()),
@@ -142,7 +146,7 @@ pub(super) async fn remove(call: &Call<'_>, slug: &str, host: &str) -> Result<Re
     let registry = call.api.registry().await?;
     let removed = registry.remove_domain(slug, host.as_str(), Timestamp::now(), &call.caller.name).await?;
     let Some(revision) = removed else {
-        if registry.owner_of(host.as_str()).await?.is_some_and(|owner| owner == slug) {
+        if registry.owner_of(host.as_str()).await?.is_some_and(|owner| owner.slug == slug) {
             let message =
                 format!("the host `{host}` is in the table of the tenant `{slug}`: put the tenant without it");
             return Err(OperatorRefusal::Conflict { key: "host".to_owned(), message });
@@ -173,6 +177,10 @@ pub(super) async fn check(call: &Call<'_>, host: &str) -> Result<Reply, Operator
     let registry = call.api.registry().await?;
     let unknown = || OperatorRefusal::UnknownDomain { host: host.to_string() };
     let before = chosen(registry, &host, tenant).await?.ok_or_else(unknown)?;
+    if before.state == DomainState::Gone {
+        // It is not looked up any more.
+        return Ok(Reply::json(StatusCode::OK, &json!({ "data": describe(&before, domains.config()) })));
+    }
     registry.check_domain_soon(host.as_str(), &before.slug).await?;
     domains.look_soon();
     let (after, is_looked_at) = await_look(registry, &host, &before.slug, before.checked_at, wait).await?;
@@ -206,7 +214,7 @@ fn is_verified(domain: &DomainRecord) -> bool {
         | DomainState::Issuing
         | DomainState::Live
         | DomainState::Failing => true,
-        DomainState::Claimed | DomainState::Dns | DomainState::Removed => false,
+        DomainState::Claimed | DomainState::Dns | DomainState::Gone | DomainState::Removed => false,
     }
 }
 

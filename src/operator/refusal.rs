@@ -85,6 +85,7 @@ impl OperatorRefusal {
                 Self::Conflict { key, message: format!("{what} is that of the tenant `{owner}`") }
             }
             WriteRefused::NotAsExpected { revision, .. } => Self::Precondition { revision },
+            WriteRefused::TooManyUnproved => Self::of("host", refused.to_string()),
             WriteRefused::Store(error) => Self::Registry(error.into()),
         }
     }

@@ -64,18 +64,20 @@ pub(super) async fn put(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRe
         return Err(OperatorRefusal::of("token", CreateTokenError::InvalidName.to_string()));
     }
     let expected = expected(&call.head.headers)?;
-    let checked = check(call, slug, &call.object()?).await?;
+    let mut checked = check(call, slug, &call.object()?).await?;
     if link.is_some() {
         administration_url(call, &checked.tenant.config)?;
     }
-    let of_write = |refused| OperatorRefusal::of_write(refused, &[(String::new(), &checked.tenant.config)]);
     let registry = call.api.registry().await?;
     if migrate {
         // Before anything is made for it.
-        checked.check_free(registry).await.map_err(of_write)?;
+        let free = checked.check_free(registry).await;
+        free.map_err(|refused| OperatorRefusal::of_write(refused, &[(String::new(), &checked.tenant.config)]))?;
         make_tables(&checked.tenant.config).await?;
     }
+    checked.identify(registry, migrate).await?;
     let written = registry.write(&[checked.write(expected)], Timestamp::now(), &call.caller.name).await;
+    let of_write = |refused| OperatorRefusal::of_write(refused, &[(String::new(), &checked.tenant.config)]);
     let written = written.map_err(of_write)?;
     call.api.following()?.look_soon();
     let (revision, is_new) = match written.first() {

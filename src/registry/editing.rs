@@ -1,11 +1,14 @@
 //! Checks a change of the registry before it is written: for the operator API and for commands alike.
 
 use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use crate::config::{GatewayConfig, Problems, RegisteredTenant, RegistryConfig};
 use crate::host::HostName;
 use crate::store::registry::{Claims, RegistryChange, RegistryWrite, WriteRefused};
-use crate::store::{DatabaseLocation, Registry};
+use crate::store::{DatabaseLocation, Registry, Store, StoreError};
 
 use super::claimed::{Conflict, FileTenants};
 
@@ -13,6 +16,12 @@ use super::claimed::{Conflict, FileTenants};
 ///
 /// Larger: a mistake of one call occupies the memory of every node. Smaller: a tenant with thousands of domains is refused.
 const MAX_TEXT: usize = 1024 * 1024;
+
+/// How long reading the identity of a database may take.
+///
+/// Larger: a call whose database hangs takes longer. Smaller: a tenant with a slow database loses its domains when it is
+/// removed and added again.
+const IDENTIFY_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a change is checked against.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +41,8 @@ pub struct Checked {
     pub tenant: RegisteredTenant,
     /// Its text.
     pub text: String,
+    /// The identity that is stored in its database, if it was read.
+    identity: Option<String>,
 }
 
 /// Why a change can't be made.
@@ -93,7 +104,7 @@ impl Editor<'_> {
         if let Some((_, what)) = own.into_iter().find(|(own, _)| is_same(own, &tenant.config.database)) {
             return Err(EditRefused::Unfit { key: "database", message: format!("the database is that of {what}") });
         }
-        Ok(Checked { tenant, text })
+        Ok(Checked { tenant, text, identity: None })
     }
 
     /// Checks a host that is to be added to a tenant.
@@ -157,8 +168,26 @@ impl Checked {
     /// The change that adds it, or replaces the row that it has.
     #[must_use]
     pub fn write(&self, expected: Option<Option<i64>>) -> RegistryWrite {
-        let change = RegistryChange::Put { text: self.text.clone(), claims: self.claims() };
+        let change =
+            RegistryChange::Put { text: self.text.clone(), claims: self.claims(), identity: self.identity.clone() };
         RegistryWrite { slug: self.tenant.config.slug.to_string(), change, expected }
+    }
+
+    /// Reads the identity of the database, if it matters or the database was just migrated: the tenant that comes back, or
+    /// moves, keeps its domains only with the same database. What can't be read counts as another one.
+    ///
+    /// # Errors
+    /// [`StoreError`] of the registry.
+    pub async fn identify(&mut self, registry: &Registry, is_migrated: bool) -> Result<(), StoreError> {
+        let RegisteredTenant { config, database } = &self.tenant;
+        if is_migrated || registry.was_elsewhere(&config.slug, database).await? {
+            let opened = timeout(IDENTIFY_LIMIT, Store::open(&config.database, 1)).await;
+            if let Ok(Ok(store)) = opened {
+                self.identity = Some(store.identity().as_str().to_owned());
+                store.close().await;
+            }
+        }
+        Ok(())
     }
 
     /// Fails if another tenant of the registry has something of it: before tables are made for it.

@@ -2,11 +2,13 @@
 
 mod api;
 mod certbot;
+mod claims;
 mod commands;
 mod compose;
 mod keys;
 mod life;
 mod limits;
+mod lives;
 mod orders;
 mod scene;
 mod serving;

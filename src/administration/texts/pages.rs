@@ -226,6 +226,7 @@ page! {
     /// The domains of the account.
     DomainsTexts {
         Text: lead, in_file, add_heading, host, add, removed, taken, of_operator, too_many,
+            too_many_unproved,
             caption, state, next_step, since, certificate, was_added, nothing, of_operator_file,
             expires, none_yet, no_more, more;
     }
@@ -236,7 +237,7 @@ page! {
     DomainTexts {
         Text: heading, was_added, was_same, was_checked, was_asked, reason, expires, renews,
             checked, next_check, records, records_lead, proof, proof_lead, proof_label, what,
-            kind, name, in_full, value, add, remove_record, check_heading, check_lead, check,
+            kind, name, in_full, value, add, remove_record, keep, check_heading, check_lead, check,
             remove_heading, remove_lead, remove, no_action, unknown;
     }
 }
@@ -252,14 +253,14 @@ page! {
 page! {
     /// The states of domains.
     DomainStatesTexts {
-        Text: claimed, dns, verified, queued, issuing, live, failing, removed, served;
+        Text: claimed, dns, verified, queued, issuing, live, failing, gone, removed, served;
     }
 }
 
 page! {
     /// What the states of domains mean.
     DomainMeaningsTexts {
-        Text: claimed, dns, verified, queued, issuing, live, failing, removed, served;
+        Text: claimed, dns, verified, queued, issuing, live, failing, gone, removed, served;
     }
 }
 
@@ -267,7 +268,7 @@ page! {
     /// What is wrong with a domain, in a few words.
     DomainReasonsTexts {
         Text: no_records, not_seen_yet, elsewhere, behind_cdn, caa, dns_broken, dnssec,
-            proof_missing, not_checked_yet, dns_down, taken, ca_refused, ca_limited, ca_down,
+            proof_missing, not_checked_yet, dns_down, taken, claim_expired, ca_refused, ca_limited, ca_down,
             unreachable;
     }
 }
@@ -278,7 +279,7 @@ page! {
         Text: undelegated, no_address, changes, not_seen_until, not_copied, elsewhere,
             behind_cdn, cdn_proxy, caa_critical, caa, resolver_broken, server_broken, dnssec,
             proof_missing, not_checked_yet, not_checked_address, dns_down, dns_down_new, taken,
-            moves, ca_refused, ca_limited, ca_down, unreachable, remove, add, and, record,
+            moves, lost, claim_expired, ca_refused, ca_limited, ca_down, unreachable, remove, add, and, record,
             relative_record, bare_record, of_this_gateway;
     }
 }

@@ -1,22 +1,41 @@
-//! Adds domains to tenants, removes them, and moves one to the tenant that has proved it.
+//! Adds domains to tenants, removes them, and gives each to the tenant that proves it.
+//!
+//! A claim without a proof excludes nobody: any number of tenants may have a row of a host, and the first of them that
+//! proves it gets the host. Only then it is in `registry_claims` and among the domains of the tenant, which nodes serve.
 
 use jiff::Timestamp;
 
 use super::Registry;
 use super::certificates::{Of, drop_certificate};
-use super::domains::{DomainRecord, next_revision};
+use super::domains::{DomainRecord, Lease, lock_head, next_revision, write};
 use super::writing::WriteRefused;
 use crate::store::StoreError;
 use crate::store::engine::{Retry, Transaction};
+use crate::store::statement::Row;
+
+/// How many names that are not proved the administrators of an account may have added.
+///
+/// Larger: an account has name servers queried for more names that it does not own. Smaller: an administrator who adds many
+/// domains has to prove some before adding others.
+const MAX_UNPROVED: i64 = 20;
+
+/// Who adds a domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddedBy {
+    /// The operator.
+    Operator,
+    /// An administrator of the account, who may add only so many names before some of them are proved.
+    Account,
+}
 
 /// What became of adding a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DomainAdded {
-    /// It is new, at this revision of the tenant.
+    /// It is new, and has to be proved. The tenant is at this revision.
     Added(i64),
     /// The tenant had it already.
     Same,
-    /// Another tenant has it. A row records that this tenant contests it.
+    /// Another tenant has proved it. A row records that this tenant contests it.
     Contested {
         /// Whose it is.
         owner: String,
@@ -30,6 +49,15 @@ pub enum DomainAdded {
     UnknownTenant,
 }
 
+/// The tenant of the registry that has a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostOwner {
+    /// The tenant.
+    pub slug: String,
+    /// Whether the host is in its table, where no proof moves it. If not, the tenant has proved it.
+    pub is_of_table: bool,
+}
+
 /// A tenant's row as far as it matters here.
 struct Found {
     revision: i64,
@@ -37,23 +65,23 @@ struct Found {
 }
 
 impl Registry {
-    /// Adds a domain to a tenant, with the proof that its owner has to publish.
+    /// Adds a domain to a tenant, with the text that proves it. The tenant has it once [`Self::take_domain`] gives it to it.
     ///
     /// # Errors
-    /// [`WriteRefused::Store`].
+    /// [`WriteRefused::TooManyUnproved`], [`WriteRefused::Store`].
     pub async fn add_domain(
         &self,
         slug: &str,
         host: &str,
         proof: &str,
         now: Timestamp,
-        by: &str,
+        by: AddedBy,
     ) -> Result<DomainAdded, WriteRefused> {
         let mut retry = Retry::default();
         loop {
             match self.try_to_add_domain(slug, host, proof, now, by).await {
                 Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return Ok(outcome?),
+                outcome => return outcome,
             }
         }
     }
@@ -64,38 +92,31 @@ impl Registry {
         host: &str,
         proof: &str,
         now: Timestamp,
-        by: &str,
-    ) -> Result<DomainAdded, StoreError> {
+        by: AddedBy,
+    ) -> Result<DomainAdded, WriteRefused> {
         let mut transaction = self.database.begin().await?;
-        let revision = next_revision(&mut transaction).await?;
-        let Some(mut found) = find(&mut transaction, slug).await? else { return Ok(DomainAdded::UnknownTenant) };
-        let mut claim = transaction.sql();
-        claim.push("INSERT INTO registry_claims (kind, value, slug) VALUES ('host', ").bind(host).push(", ");
-        claim.bind(slug).push(") ON CONFLICT DO NOTHING");
-        if transaction.execute(claim).await? == 0 {
-            let owner = owner(&mut transaction, host).await?;
-            if owner == slug {
-                return Ok(DomainAdded::Same);
-            }
-            let of_owner = find(&mut transaction, &owner).await?;
-            if !of_owner.is_some_and(|owner| owner.domains.iter().any(|domain| domain == host)) {
-                return Ok(DomainAdded::Taken { owner });
-            }
-            insert(&mut transaction, slug, host, proof, now).await?;
-            transaction.commit().await?;
-            return Ok(DomainAdded::Contested { owner });
+        lock_head(&mut transaction).await?;
+        let Some(found) = find(&mut transaction, slug).await? else { return Ok(DomainAdded::UnknownTenant) };
+        let owner = match owner(&mut transaction, host).await? {
+            Some(owner) if owner.slug == slug => return Ok(DomainAdded::Same),
+            Some(owner) if owner.is_of_table => return Ok(DomainAdded::Taken { owner: owner.slug }),
+            owner => owner.map(|owner| owner.slug),
+        };
+        let is_new = !is_claimed(&mut transaction, slug, host).await?;
+        if is_new && by == AddedBy::Account && count_unproved(&mut transaction, slug).await? >= MAX_UNPROVED {
+            return Err(WriteRefused::TooManyUnproved);
         }
-        found.domains.push(host.to_owned());
-        put_domains(&mut transaction, slug, &found.domains, revision, now, by).await?;
-        insert(&mut transaction, slug, host, proof, now).await?;
-        // The tenant's own one is served again at once.
-        drop_certificate(&mut transaction, host, Of::Others(slug)).await?;
+        insert(&mut transaction, slug, host, proof, now, by).await?;
         transaction.commit().await?;
-        Ok(DomainAdded::Added(revision))
+        Ok(match owner {
+            Some(owner) => DomainAdded::Contested { owner },
+            None if is_new => DomainAdded::Added(found.revision),
+            None => DomainAdded::Same,
+        })
     }
 
     /// Removes a domain that was added to a tenant. Returns the revision of the tenant, or none if it did not have it. A
-    /// tenant that contests the domain no longer does.
+    /// tenant that has not proved the domain no longer claims it.
     ///
     /// # Errors
     /// [`WriteRefused::Store`].
@@ -132,73 +153,137 @@ impl Registry {
             // The row of one that was removed is kept for a day.
             sql.push("DELETE FROM registry_domains WHERE is_added AND state <> 'removed' AND host = ").bind(host);
             sql.push(" AND slug = ").bind(slug);
-            let contested = transaction.execute(sql).await? > 0;
+            let was_claimed = transaction.execute(sql).await? > 0;
             transaction.commit().await?;
-            return Ok(contested.then_some(found.revision));
+            return Ok(was_claimed.then_some(found.revision));
         }
-        give_up(&mut transaction, slug, host, now).await?;
+        free(&mut transaction, slug, host).await?;
+        let mut sql = transaction.sql();
+        sql.push("UPDATE registry_domains SET state = 'removed', reason = '{}', since = ").bind(now);
+        sql.push(", next_at = ")
+            .bind(now)
+            .push(", pending = NULL, proved_since = NULL, proved_by = NULL, fence = fence + 1 WHERE host = ");
+        sql.bind(host).push(" AND slug = ").bind(slug);
+        transaction.execute(sql).await?;
         put_domains(&mut transaction, slug, &found.domains, revision, now, by).await?;
         transaction.commit().await?;
         Ok(Some(revision))
     }
 
-    /// Moves a domain from its owner to the tenant of a row that contests it. Returns whether the lease of the row was
-    /// still its own and the owner still had the domain.
+    /// Gives a domain to the tenant of a row that proves it, writes the row, and ends its lease. `from` is the tenant that
+    /// had proved it until now. Its row, and those of all tenants that have no proof, are `gone` for the reason `lost`.
+    /// Returns whether the lease of the row was still its own and `from` still had the domain.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn move_domain(&self, to: &DomainRecord, now: Timestamp) -> Result<bool, StoreError> {
+    pub async fn take_domain(
+        &self,
+        to: &DomainRecord,
+        from: Option<&str>,
+        lost: &str,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
         let mut transaction = self.database.begin().await?;
         let revision = next_revision(&mut transaction).await?;
-        let mut sql = transaction.sql();
-        sql.push("UPDATE registry_domains SET leased_until = NULL, next_at = ").bind(now);
-        sql.push(" WHERE host = ").bind(to.host.as_str()).push(" AND slug = ").bind(to.slug.as_str());
-        sql.push(" AND fence = ").bind(to.fence).push(" AND leased_until IS NOT NULL");
-        let is_own = transaction.execute(sql).await? > 0;
+        let is_own = write(&mut transaction, to, Lease::End).await?;
         let owner = owner(&mut transaction, &to.host).await?;
-        let (from, into) = (find(&mut transaction, &owner).await?, find(&mut transaction, &to.slug).await?);
-        let Some((mut from, mut into)) = from.zip(into).filter(|_| is_own && owner != to.slug) else {
+        let is_unchanged = owner.as_ref().map(|owner| &*owner.slug) == from && owner.is_none_or(|it| !it.is_of_table);
+        let into = find(&mut transaction, &to.slug).await?;
+        let Some(mut into) = into.filter(|_| is_own && is_unchanged) else {
+            transaction.roll_back().await?;
             return Ok(false);
         };
-        from.domains.retain(|domain| *domain != to.host);
-        give_up(&mut transaction, &owner, &to.host, now).await?;
         let by = "proof of the domain";
-        put_domains(&mut transaction, &owner, &from.domains, revision, now, by).await?;
-        let revision = next_revision(&mut transaction).await?;
+        if let Some(slug) = from {
+            let mut loser = find(&mut transaction, slug).await?.ok_or(sqlx::Error::RowNotFound)?;
+            loser.domains.retain(|domain| *domain != to.host);
+            free(&mut transaction, slug, &to.host).await?;
+            put_domains(&mut transaction, slug, &loser.domains, revision, now, by).await?;
+        }
+        let revision = if from.is_some() { next_revision(&mut transaction).await? } else { revision };
         into.domains.push(to.host.clone());
         put_domains(&mut transaction, &to.slug, &into.domains, revision, now, by).await?;
         let mut claim = transaction.sql();
         claim.push("INSERT INTO registry_claims (kind, value, slug) VALUES ('host', ").bind(to.host.as_str());
         claim.push(", ").bind(to.slug.as_str()).push(")");
         transaction.execute(claim).await?;
+        let mut sql = transaction.sql();
+        sql.push("UPDATE registry_domains SET state = 'gone', reason = ").bind(lost).push(", since = ").bind(now);
+        sql.push(", next_at = ")
+            .bind(now)
+            .push(", pending = NULL, proved_since = NULL, proved_by = NULL, renew_at = NULL, is_late = FALSE, ");
+        sql.push(
+            "leased_until = NULL, fence = fence + 1 WHERE is_added AND state NOT IN ('gone', 'removed') AND host = ",
+        );
+        sql.bind(to.host.as_str()).push(" AND slug <> ").bind(to.slug.as_str());
+        sql.push(" AND (proved_since IS NULL OR slug = ").bind(from.unwrap_or_default()).push(")");
+        transaction.execute(sql).await?;
+        // The tenant's own one is served again at once.
         drop_certificate(&mut transaction, &to.host, Of::Others(&to.slug)).await?;
         transaction.commit().await?;
         Ok(true)
     }
 
-    /// Whose a host is, if it is claimed.
+    /// Whose a host is: of the tenant that has it in its table or has proved it.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn owner_of(&self, host: &str) -> Result<Option<String>, StoreError> {
+    pub async fn owner_of(&self, host: &str) -> Result<Option<HostOwner>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT slug FROM registry_claims WHERE kind = 'host' AND value = ").bind(host);
-        Ok(reader.fetch_optional(sql).await?.map(|row| row.get(0)).transpose()?)
+        sql.push(OWNER).bind(host);
+        Ok(reader.fetch_optional(sql).await?.as_ref().map(|row| HostOwner::read(row, host)).transpose()?)
+    }
+
+    /// Whether the registry has a tenant.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn has_tenant(&self, slug: &str) -> Result<bool, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT 1 FROM registry_tenants WHERE toml IS NOT NULL AND slug = ").bind(slug);
+        Ok(reader.fetch_optional(sql).await?.is_some())
     }
 }
 
-async fn owner(transaction: &mut Transaction, host: &str) -> Result<String, sqlx::Error> {
+const OWNER: &str = "SELECT c.slug, t.domains FROM registry_claims c JOIN registry_tenants t ON t.slug = c.slug \
+    WHERE c.kind = 'host' AND c.value = ";
+
+impl HostOwner {
+    fn read(row: &Row, host: &str) -> Result<Self, sqlx::Error> {
+        let domains: Vec<String> = serde_json::from_str(&row.get::<String>(1)?).unwrap_or_default();
+        Ok(Self { slug: row.get(0)?, is_of_table: domains.iter().all(|domain| domain != host) })
+    }
+}
+
+async fn owner(transaction: &mut Transaction, host: &str) -> Result<Option<HostOwner>, sqlx::Error> {
     let mut sql = transaction.sql();
-    sql.push("SELECT slug FROM registry_claims WHERE kind = 'host' AND value = ").bind(host);
-    transaction.fetch_all(sql).await?.pop().map_or(Ok(String::new()), |row| row.get(0))
+    sql.push(OWNER).bind(host);
+    transaction.fetch_all(sql).await?.pop().map(|row| HostOwner::read(&row, host)).transpose()
+}
+
+/// Whether a tenant has a row of a host that is still in its life.
+async fn is_claimed(transaction: &mut Transaction, slug: &str, host: &str) -> Result<bool, sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("SELECT 1 FROM registry_domains WHERE state NOT IN ('gone', 'removed') AND host = ").bind(host);
+    sql.push(" AND slug = ").bind(slug);
+    Ok(!transaction.fetch_all(sql).await?.is_empty())
+}
+
+/// How many names that are not proved the administrators of an account have added.
+async fn count_unproved(transaction: &mut Transaction, slug: &str) -> Result<i64, sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("SELECT count(*) FROM registry_domains WHERE is_added AND by_account AND proved_since IS NULL ");
+    sql.push("AND state NOT IN ('gone', 'removed') AND slug = ").bind(slug);
+    transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)
 }
 
 async fn find(transaction: &mut Transaction, slug: &str) -> Result<Option<Found>, sqlx::Error> {
     let mut sql = transaction.sql();
     sql.push("SELECT revision, domains FROM registry_tenants WHERE toml IS NOT NULL AND slug = ").bind(slug);
     let row = transaction.fetch_all(sql).await?.pop();
-    let read = |row: crate::store::statement::Row| {
+    let read = |row: Row| {
         let domains: String = row.get(1)?;
         Ok(Found { revision: row.get(0)?, domains: serde_json::from_str(&domains).unwrap_or_default() })
     };
@@ -221,36 +306,40 @@ async fn put_domains(
     Ok(())
 }
 
-/// The row of a domain that was added. One that is there begins its life again, and a node that still works on its removal
-/// comes too late.
+/// The row of a domain that was added. One that is gone or was removed begins its life again, and a node that still works
+/// on it comes too late. One that is there counts as the operator's from now on if the operator adds it.
 async fn insert(
     transaction: &mut Transaction,
     slug: &str,
     host: &str,
     proof: &str,
     now: Timestamp,
+    by: AddedBy,
 ) -> Result<(), sqlx::Error> {
     let mut sql = transaction.sql();
-    sql.push("INSERT INTO registry_domains (host, slug, is_added, proof, state, reason, since, created_at, next_at, ");
-    sql.push("failures, is_late, fence) VALUES (").bind(host).push(", ").bind(slug).push(", TRUE, ").bind(proof);
-    sql.push(", 'claimed', '{}', ").bind(now).push(", ").bind(now).push(", ").bind(now).push(", 0, FALSE, 0) ");
+    sql.push("INSERT INTO registry_domains AS known (host, slug, is_added, by_account, proof, state, reason, since, ");
+    sql.push("created_at, next_at, failures, is_late, fence) VALUES (").bind(host).push(", ").bind(slug);
+    sql.push(", TRUE, ").bind(by == AddedBy::Account).push(", ").bind(proof).push(", 'claimed', '{}', ").bind(now);
+    sql.push(", ").bind(now).push(", ").bind(now).push(", 0, FALSE, 0) ");
     // The proof of a row that is there may be in DNS by now.
-    sql.push("ON CONFLICT (host, slug) DO UPDATE SET is_added = TRUE, state = excluded.state, ");
-    sql.push("reason = excluded.reason, since = excluded.since, next_at = excluded.next_at, leased_until = NULL, ");
-    sql.push("fence = registry_domains.fence + 1 WHERE registry_domains.state = 'removed'");
+    sql.push("ON CONFLICT (host, slug) DO UPDATE SET is_added = TRUE, by_account = excluded.by_account, ");
+    sql.push("proved_since = NULL, proved_by = NULL, state = excluded.state, reason = excluded.reason, since = excluded.since, ");
+    sql.push("created_at = excluded.created_at, next_at = excluded.next_at, leased_until = NULL, ");
+    sql.push("fence = known.fence + 1 WHERE known.state IN ('gone', 'removed')");
     transaction.execute(sql).await?;
+    if by == AddedBy::Operator {
+        let mut sql = transaction.sql();
+        sql.push("UPDATE registry_domains SET by_account = FALSE WHERE by_account AND host = ").bind(host);
+        sql.push(" AND slug = ").bind(slug);
+        transaction.execute(sql).await?;
+    }
     Ok(())
 }
 
-/// Ends what a tenant has of a domain: its claim, and its life.
-async fn give_up(transaction: &mut Transaction, slug: &str, host: &str, now: Timestamp) -> Result<(), sqlx::Error> {
+/// Ends the claim of a tenant to a host.
+async fn free(transaction: &mut Transaction, slug: &str, host: &str) -> Result<(), sqlx::Error> {
     let mut sql = transaction.sql();
     sql.push("DELETE FROM registry_claims WHERE kind = 'host' AND value = ").bind(host).push(" AND slug = ").bind(slug);
-    transaction.execute(sql).await?;
-    let mut sql = transaction.sql();
-    sql.push("UPDATE registry_domains SET state = 'removed', reason = '{}', since = ").bind(now).push(", next_at = ");
-    sql.bind(now).push(", pending = NULL, proved_since = NULL, fence = fence + 1 WHERE host = ").bind(host);
-    sql.push(" AND slug = ").bind(slug);
     transaction.execute(sql).await?;
     Ok(())
 }

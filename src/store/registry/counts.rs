@@ -38,14 +38,17 @@ impl Registry {
         Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
     }
 
-    /// How many domains were added to a tenant. The hosts of its table don't count.
+    /// How many domains were added to a tenant, proved or not. The hosts of its table don't count.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn count_added_domains(&self, slug: &str) -> Result<i64, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT count(*) FROM registry_domains WHERE is_added AND state <> 'removed' AND slug = ").bind(slug);
+        sql.push(
+            "SELECT count(*) FROM registry_domains WHERE is_added AND state NOT IN ('gone', 'removed') AND slug = ",
+        )
+        .bind(slug);
         Ok(reader.fetch_one(sql).await?.get(0)?)
     }
 

@@ -18,7 +18,7 @@ use crate::store::statement::{JsonRows, Row, Sql};
 /// Where a domain is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DomainState {
-    /// A tenant has it, and DNS was not asked yet; or another tenant has it.
+    /// A tenant wants it, and DNS was not asked yet; or another tenant has it.
     Claimed,
     /// Its owner has to change records.
     Dns,
@@ -32,13 +32,15 @@ pub enum DomainState {
     Live,
     /// It has a certificate, and will lose it if nothing changes.
     Failing,
+    /// The tenant does not have it: another tenant does, or its claim has ended.
+    Gone,
     /// No tenant has it any more.
     Removed,
 }
 
 impl DomainState {
     /// Every state, in the order of the life.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Claimed,
         Self::Dns,
         Self::Verified,
@@ -46,6 +48,7 @@ impl DomainState {
         Self::Issuing,
         Self::Live,
         Self::Failing,
+        Self::Gone,
         Self::Removed,
     ];
 
@@ -60,6 +63,7 @@ impl DomainState {
             Self::Issuing => "issuing",
             Self::Live => "live",
             Self::Failing => "failing",
+            Self::Gone => "gone",
             Self::Removed => "removed",
         }
     }
@@ -71,19 +75,43 @@ impl DomainState {
     }
 }
 
+/// What proves that a domain is the tenant's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DomainProof {
+    /// An alias to the tenant's own label.
+    OwnLabel,
+    /// The TXT record.
+    Txt,
+}
+
+impl DomainProof {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::OwnLabel => "own_label",
+            Self::Txt => "txt",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Self::OwnLabel, Self::Txt].into_iter().find(|proof| proof.as_str() == text)
+    }
+}
+
 /// A host of a tenant, and where it is in its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainRecord {
     /// The host.
     pub host: String,
-    /// The tenant that has it, or contests it.
+    /// The tenant that has it, or claims it without having proved it.
     pub slug: String,
     /// Whether it was added as a domain, so that its owner has to prove it. The operator vouches for hosts of a table.
     pub is_added: bool,
     /// What a TXT record has to be.
     pub proof: String,
-    /// Since when each look has seen a proof.
+    /// Of the owner: when it was proved. Of others: since when each check has found a proof.
     pub proved_since: Option<Timestamp>,
+    /// The proof that the last check found, if it found one.
+    pub proved_by: Option<DomainProof>,
     /// The state.
     pub state: DomainState,
     /// What is wrong: a JSON object, `{}` if nothing is.
@@ -108,11 +136,18 @@ pub struct DomainRecord {
     pub fence: i64,
     /// Until when its certificate is valid, if it has one.
     pub not_after: Option<Timestamp>,
+    /// Whether an alias to the tenant's own label proves that the domain is the tenant's. If not, another account had the
+    /// slug before, and the alias may be one for it.
+    pub label_proves: bool,
+    /// Whether it is known which database the tenant has.
+    pub is_identified: bool,
 }
 
 const COLUMNS: &str = "host, slug, is_added, proof, proved_since, state, reason, since, created_at, checked_at, next_at, \
-    failures, renew_at, is_late, pending, fence, (SELECT c.not_after FROM registry_certificates c \
-    WHERE c.host = registry_domains.host AND c.slug = registry_domains.slug AND c.chain IS NOT NULL)";
+    failures, renew_at, is_late, pending, fence, proved_by, (SELECT c.not_after FROM registry_certificates c \
+    WHERE c.host = registry_domains.host AND c.slug = registry_domains.slug AND c.chain IS NOT NULL), \
+    coalesce((SELECT t.label_proves FROM registry_tenants t WHERE t.slug = registry_domains.slug), TRUE), \
+    EXISTS (SELECT 1 FROM registry_tenants t WHERE t.slug = registry_domains.slug AND t.identity IS NOT NULL)";
 
 impl DomainRecord {
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
@@ -135,7 +170,10 @@ impl DomainRecord {
             is_late: row.get(13)?,
             pending: row.get(14)?,
             fence: row.get(15)?,
-            not_after: row.get(16)?,
+            proved_by: row.get::<Option<String>>(16)?.as_deref().and_then(DomainProof::parse),
+            not_after: row.get(17)?,
+            label_proves: row.get(18)?,
+            is_identified: row.get(19)?,
         })
     }
 
@@ -167,8 +205,8 @@ pub enum Lease {
 const NEEDED: [(&str, &str); 3] = [("host", "text"), ("slug", "text"), ("proof", "text")];
 
 impl Registry {
-    /// Makes rows for hosts that need a certificate: host, tenant, and the proof that a new row gets. A row that was
-    /// removed begins its life again, and a host that the operator's table has by now needs no proof any more.
+    /// Makes rows for hosts that need a certificate: host, tenant, and the proof that a new row gets. A row that is gone or
+    /// was removed begins its life again, and a host that the operator's table has by now needs no proof any more.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -189,11 +227,28 @@ impl Registry {
         sql.push("'{}', ").push_now_plus(Duration::ZERO).push(", ").push_now_plus(Duration::ZERO).push(", ");
         sql.push_now_plus(Duration::ZERO).push(", 0, FALSE, 0 FROM ").push_rows(rows.text(), &NEEDED);
         sql.push(" AS needed WHERE TRUE ON CONFLICT (host, slug) DO UPDATE SET is_added = FALSE, state = CASE ");
-        sql.push("WHEN known.state = 'removed' THEN 'claimed' ELSE known.state END, next_at = excluded.next_at ");
-        sql.push("WHERE known.state = 'removed' OR known.is_added");
+        sql.push("WHEN known.state IN ('gone', 'removed') THEN 'claimed' ELSE known.state END, reason = CASE ");
+        sql.push("WHEN known.state = 'gone' THEN '{}' ELSE known.reason END, next_at = excluded.next_at ");
+        sql.push("WHERE known.state IN ('gone', 'removed') OR known.is_added");
         let made = transaction.execute(sql).await?;
         transaction.commit().await?;
         Ok(made)
+    }
+
+    /// Makes the claims to hosts due that other tenants have in their tables: pairs of a host and the tenant that has it.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn check_claims_to(&self, hosts: &[(String, String)]) -> Result<(), StoreError> {
+        let mut rows = JsonRows::new();
+        hosts.iter().for_each(|host| rows.push(host));
+        let mut sql = self.database.sql();
+        sql.push("UPDATE registry_domains SET next_at = ").push_now_plus(Duration::ZERO);
+        sql.push(" FROM ").push_rows(rows.text(), &NEEDED[..2]).push(" AS listed WHERE ");
+        sql.push("registry_domains.host = listed.host AND registry_domains.slug <> listed.slug AND is_added ");
+        sql.push("AND state NOT IN ('gone', 'removed')");
+        self.database.execute(sql).await?;
+        Ok(())
     }
 
     /// Takes rows that are due, for as long as the lease: the longest due first, but those of the `busy` tenants after all
@@ -254,6 +309,10 @@ impl Registry {
         events: &[DomainEvent],
     ) -> Result<bool, StoreError> {
         let mut transaction = self.database.begin().await?;
+        if !events.is_empty() {
+            // Before the row, as every writer that needs both.
+            lock_head(&mut transaction).await?;
+        }
         let is_own = write(&mut transaction, domain, lease).await?;
         for event in events.iter().filter(|_| is_own) {
             let revision = next_revision(&mut transaction).await?;
@@ -273,7 +332,7 @@ impl Registry {
         Ok(self.database.execute(sql).await? > 0)
     }
 
-    /// Forgets a row that was removed. Returns whether the lease was still its own.
+    /// Forgets a row that is gone or was removed, and its certificate. Returns whether the lease was still its own.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -282,6 +341,21 @@ impl Registry {
         let mut sql = transaction.sql();
         sql.push("DELETE FROM registry_domains WHERE ").push_lease(domain);
         let is_own = transaction.execute(sql).await? > 0;
+        if is_own {
+            drop_certificate(&mut transaction, &domain.host, Of::Tenant(&domain.slug)).await?;
+        }
+        transaction.commit().await?;
+        Ok(is_own)
+    }
+
+    /// Forgets the certificate of a row, and writes the row. Returns whether the lease was still its own.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn forget_certificate(&self, domain: &DomainRecord) -> Result<bool, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        lock_head(&mut transaction).await?;
+        let is_own = write(&mut transaction, domain, Lease::End).await?;
         if is_own {
             drop_certificate(&mut transaction, &domain.host, Of::Tenant(&domain.slug)).await?;
         }
@@ -301,7 +375,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The rows of a host: its owner's, and one for each tenant that contests it.
+    /// The rows of a host: its owner's, and one for each tenant that claims it without having proved it.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -346,6 +420,7 @@ pub(super) async fn write(
 ) -> Result<bool, sqlx::Error> {
     let mut sql = transaction.sql();
     sql.push("UPDATE registry_domains SET proved_since = ").bind(domain.proved_since);
+    sql.push(", proved_by = ").bind(domain.proved_by.map(|proof| proof.as_str().to_owned()));
     sql.push(", state = ").bind(domain.state.as_str()).push(", reason = ").bind(domain.reason.as_str());
     sql.push(", since = ").bind(domain.since).push(", checked_at = ").bind(domain.checked_at);
     sql.push(", next_at = ").bind(domain.next_at).push(", failures = ").bind(domain.failures);
@@ -357,6 +432,14 @@ pub(super) async fn write(
     };
     sql.push(" WHERE ").push_lease(domain);
     Ok(transaction.execute(sql).await? > 0)
+}
+
+/// Keeps other writers waiting until the transaction ends.
+pub(super) async fn lock_head(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("UPDATE registry_head SET revision = revision");
+    transaction.execute(sql).await?;
+    Ok(())
 }
 
 /// The next revision of the registry. Other writers wait until the transaction ends.

@@ -1,9 +1,10 @@
 //! Adds, changes and removes tenants of the registry: all of a list or nothing.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
 
+use super::certificates::{Of, drop_certificate};
 use super::{Head, Registry, RegistryRow};
 use crate::store::StoreError;
 use crate::store::engine::{AsStoreError, PooledConnection, Retry, Transaction};
@@ -51,6 +52,8 @@ pub enum RegistryChange {
         text: String,
         /// What no other tenant may have.
         claims: Claims,
+        /// The identity that is stored in its database, if it was read.
+        identity: Option<String>,
     },
     /// It is no longer there.
     Remove,
@@ -109,6 +112,9 @@ pub enum WriteRefused {
         /// The revision that it has, if it is there.
         revision: Option<i64>,
     },
+    /// The administrators of an account have added as many domains as they may that are not proved.
+    #[error("the account has as many domains that are not proved as it may add")]
+    TooManyUnproved,
     /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -133,8 +139,37 @@ impl AsStoreError for WriteRefused {
 struct Found {
     text: Option<String>,
     revision: i64,
-    /// Hosts that were added to it.
+    /// Domains that it has proved.
     domains: Vec<String>,
+    /// The identity that is stored in its database.
+    identity: Option<String>,
+    /// Where its database is.
+    location: Option<String>,
+}
+
+/// Whose life a tenant goes on with. Proofs, certificates and added domains belong to a slug together with a database: the
+/// account that gets the slug of another one has none of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// The slug was not used before.
+    First,
+    /// That of the tenant that has the slug, or had it last.
+    Same,
+    /// One of its own, after another one. So is that of a database whose identity is not known.
+    Next,
+}
+
+impl Life {
+    fn of(change: &RegistryChange, found: Option<&Found>) -> Self {
+        let (RegistryChange::Put { claims, identity, .. }, Some(found)) = (change, found) else {
+            return if found.is_some() { Self::Same } else { Self::First };
+        };
+        let is_same = match (&found.identity, identity) {
+            (Some(before), Some(now)) => before == now,
+            _ => found.text.is_some() && found.location.as_ref() == Some(&claims.database),
+        };
+        if is_same { Self::Same } else { Self::Next }
+    }
 }
 
 impl Registry {
@@ -171,30 +206,39 @@ impl Registry {
         let head: i64 = first(&mut transaction, lock).await?.get(0)?;
         let mut revision = head;
         let mut written = Vec::with_capacity(writes.len());
-        let mut added = Vec::with_capacity(writes.len());
+        let mut lives = Vec::with_capacity(writes.len());
         // Before any is added: a host may move from one tenant of the list to another.
         for write in writes {
             let found = find(&mut transaction, &write.slug).await?;
-            written.push(Self::plan(write, found.as_ref(), &mut revision)?);
+            let life = Life::of(&write.change, found.as_ref());
+            written.push(Self::plan(write, found.as_ref(), life, &mut revision)?);
             if matches!(written.last(), Some(Written::Changed(_) | Written::Removed(_))) {
                 let mut free = transaction.sql();
                 free.push("DELETE FROM registry_claims WHERE slug = ").bind(write.slug.as_str());
                 transaction.execute(free).await?;
             }
-            added.push(found.map(|found| found.domains).unwrap_or_default());
+            let domains = if life == Life::Same { found.map(|found| found.domains) } else { None };
+            lives.push((life, domains.unwrap_or_default()));
         }
-        for ((write, written), mut domains) in writes.iter().zip(&written).zip(added) {
+        for ((write, written), (life, domains)) in writes.iter().zip(&written).zip(&mut lives) {
             match (&write.change, written) {
                 (_, Written::Same(_) | Written::Absent) => {}
-                (RegistryChange::Put { text, claims }, Written::Created(at) | Written::Changed(at)) => {
+                (RegistryChange::Put { text, claims, identity }, Written::Created(at) | Written::Changed(at)) => {
                     domains.retain(|domain| !claims.hosts.contains(domain));
-                    put(&mut transaction, &write.slug, Some(text), &domains, *at, now, by).await?;
-                    let hosts = claims.hosts.iter().cloned().chain(domains).collect();
+                    if matches!(written, Written::Created(_)) {
+                        // Others may have proved some of them since it was removed.
+                        keep_free(&mut transaction, &write.slug, domains).await?;
+                        restore_domains(&mut transaction, &write.slug, domains, now).await?;
+                    }
+                    put(&mut transaction, &write.slug, Some(text), domains, *at, now, by).await?;
+                    note_life(&mut transaction, &write.slug, *life, identity.as_deref()).await?;
+                    let hosts = claims.hosts.iter().chain(&*domains).cloned().collect();
                     let claims = Claims { hosts, database: claims.database.clone() };
                     claim(&mut transaction, &write.slug, &claims).await?;
                 }
                 (_, Written::Created(at) | Written::Changed(at) | Written::Removed(at)) => {
-                    put(&mut transaction, &write.slug, None, &[], *at, now, by).await?;
+                    put(&mut transaction, &write.slug, None, domains, *at, now, by).await?;
+                    remove_domains(&mut transaction, &write.slug, now).await?;
                 }
             }
         }
@@ -203,12 +247,22 @@ impl Registry {
             sql.push("UPDATE registry_head SET revision = ").bind(revision);
             transaction.execute(sql).await?;
         }
+        for (write, (life, _)) in writes.iter().zip(&lives) {
+            if let (RegistryChange::Put { claims, .. }, Life::Next) = (&write.change, life) {
+                end_life(&mut transaction, &write.slug, &claims.hosts).await?;
+            }
+        }
         transaction.commit().await?;
         Ok(written)
     }
 
     /// What is to become of a tenant. Takes the next revision if it changes.
-    fn plan(write: &RegistryWrite, found: Option<&Found>, revision: &mut i64) -> Result<Written, WriteRefused> {
+    fn plan(
+        write: &RegistryWrite,
+        found: Option<&Found>,
+        life: Life,
+        revision: &mut i64,
+    ) -> Result<Written, WriteRefused> {
         let there = found.filter(|found| found.text.is_some());
         let current = there.map(|found| found.revision);
         if write.expected.is_some_and(|expected| expected != current) {
@@ -219,7 +273,9 @@ impl Registry {
             *revision
         };
         Ok(match (&write.change, there) {
-            (RegistryChange::Put { text, .. }, Some(found)) if found.text.as_ref() == Some(text) => {
+            (RegistryChange::Put { text, .. }, Some(found))
+                if found.text.as_ref() == Some(text) && life == Life::Same =>
+            {
                 Written::Same(found.revision)
             }
             (RegistryChange::Put { .. }, Some(_)) => Written::Changed(next()),
@@ -232,13 +288,89 @@ impl Registry {
 
 async fn find(transaction: &mut Transaction, slug: &str) -> Result<Option<Found>, sqlx::Error> {
     let mut sql = transaction.sql();
-    sql.push("SELECT toml, revision, domains FROM registry_tenants WHERE slug = ").bind(slug);
+    sql.push("SELECT toml, revision, domains, identity, (SELECT c.value FROM registry_claims c WHERE ");
+    sql.push("c.kind = 'database' AND c.slug = registry_tenants.slug) FROM registry_tenants WHERE slug = ").bind(slug);
     let row = transaction.fetch_all(sql).await?.pop();
     let read = |row: Row| {
         let domains = serde_json::from_str(&row.get::<String>(2)?).unwrap_or_default();
-        Ok(Found { text: row.get(0)?, revision: row.get(1)?, domains })
+        let (text, revision) = (row.get(0)?, row.get(1)?);
+        Ok(Found { text, revision, domains, identity: row.get(3)?, location: row.get(4)? })
     };
     row.map(read).transpose()
+}
+
+/// Leaves the domains that no other tenant has.
+async fn keep_free(transaction: &mut Transaction, slug: &str, domains: &mut Vec<String>) -> Result<(), sqlx::Error> {
+    if domains.is_empty() {
+        return Ok(());
+    }
+    let mut sql = transaction.sql();
+    sql.push("SELECT value FROM registry_claims WHERE kind = 'host' AND slug <> ").bind(slug);
+    sql.push(" AND value").in_texts(&*domains);
+    let taken = transaction.fetch_all(sql).await?;
+    let taken: HashSet<String> = taken.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
+    domains.retain(|domain| !taken.contains(domain));
+    Ok(())
+}
+
+/// The tenant was removed, and its domains with it.
+async fn remove_domains(transaction: &mut Transaction, slug: &str, now: Timestamp) -> Result<(), sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("UPDATE registry_domains SET state = 'removed', reason = '{}', since = ").bind(now);
+    sql.push(", next_at = ").bind(now).push(", pending = NULL, leased_until = NULL, fence = fence + 1 ");
+    sql.push("WHERE state <> 'removed' AND slug = ").bind(slug);
+    transaction.execute(sql).await?;
+    Ok(())
+}
+
+/// The tenant comes back, and its domains with it.
+async fn restore_domains(
+    transaction: &mut Transaction,
+    slug: &str,
+    domains: &[String],
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("UPDATE registry_domains SET state = 'claimed', since = ").bind(now).push(", next_at = ").bind(now);
+    sql.push(", leased_until = NULL, fence = fence + 1 WHERE state = 'removed' AND slug = ").bind(slug);
+    sql.push(" AND host").in_texts(domains);
+    transaction.execute(sql).await?;
+    Ok(())
+}
+
+/// Notes whose life a tenant goes on with.
+async fn note_life(
+    transaction: &mut Transaction,
+    slug: &str,
+    life: Life,
+    identity: Option<&str>,
+) -> Result<(), sqlx::Error> {
+    let identity = identity.map(ToOwned::to_owned);
+    let mut sql = transaction.sql();
+    sql.push("UPDATE registry_tenants SET identity = ");
+    match life {
+        Life::First | Life::Same => sql.push("coalesce(").bind(identity).push(", identity)"),
+        Life::Next => sql.bind(identity).push(", label_proves = FALSE"),
+    };
+    sql.push(" WHERE slug = ").bind(slug);
+    transaction.execute(sql).await?;
+    Ok(())
+}
+
+/// Forgets what the account had that had the slug before, except for hosts in the table of the next one.
+async fn end_life(transaction: &mut Transaction, slug: &str, hosts: &[String]) -> Result<(), sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("DELETE FROM registry_domains WHERE slug = ").bind(slug).push(" AND NOT host").in_texts(hosts);
+    transaction.execute(sql).await?;
+    let mut sql = transaction.sql();
+    sql.push("SELECT host FROM registry_certificates WHERE chain IS NOT NULL AND slug = ").bind(slug);
+    for row in transaction.fetch_all(sql).await? {
+        let host: String = row.get(0)?;
+        if !hosts.contains(&host) {
+            drop_certificate(transaction, &host, Of::Tenant(slug)).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes a row. A tenant that comes back is a new one, at the end of the order.
@@ -311,6 +443,32 @@ impl Registry {
 }
 
 impl Registry {
+    /// Whether a tenant was removed, or has its database in another place: so whether it matters which database it gets.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn was_elsewhere(&self, slug: &str, database: &str) -> Result<bool, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT 1 FROM registry_tenants WHERE slug = ").bind(slug).push(" AND (toml IS NULL OR NOT EXISTS (");
+        sql.push("SELECT 1 FROM registry_claims c WHERE c.kind = 'database' AND c.slug = registry_tenants.slug ");
+        sql.push("AND c.value = ").bind(database).push("))");
+        Ok(reader.fetch_optional(sql).await?.is_some())
+    }
+
+    /// Notes the identity that is stored in the database of a tenant, which is at this place, unless one is known.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn note_identity(&self, slug: &str, database: &str, identity: &str) -> Result<(), StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("UPDATE registry_tenants SET identity = ").bind(identity).push(" WHERE identity IS NULL AND slug = ");
+        sql.bind(slug).push(" AND EXISTS (SELECT 1 FROM registry_claims c WHERE c.kind = 'database' ");
+        sql.push("AND c.slug = registry_tenants.slug AND c.value = ").bind(database).push(")");
+        self.database.execute(sql).await?;
+        Ok(())
+    }
+
     /// Fails if another tenant has something of a tenant's claims.
     ///
     /// # Errors

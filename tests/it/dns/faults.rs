@@ -137,7 +137,8 @@ async fn a_gateway_behind_a_cdn_is_not_elsewhere() {
 #[tokio::test]
 async fn a_host_that_nothing_proves_needs_the_txt_record() {
     let step = format!(
-        "Add the TXT record `_formgate.forms` (`_formgate.forms.acme.com`) with the value `{PROOF}`. Keep it there."
+        "Add the TXT record `_formgate.forms` (`_formgate.forms.acme.com`) with the value `{PROOF}`. It proves that the domain is \
+         yours. Keep it there."
     );
     for records in [
         "forms A 192.0.2.10",
@@ -215,9 +216,9 @@ async fn a_target_without_an_address_is_not_the_owners_fault() {
     let zones = zones().await;
     zones.serve("acme.com", &SERVERS, OWN_LABEL);
     zones.serve("forms.net", &[2], &GATEWAY.replace("acme A", "x A").replace("acme AAAA", "x AAAA"));
-    let finding = look(&zones, &Claim::usual()).await;
+    let finding = look(&zones, &Claim::usual()).await.finding;
     assert_eq!(finding, Finding::Unknown("`acme.forms.net` has no address".to_owned()));
     zones.serve("forms.net", &[2], "");
     let claim = Claim { addresses: Vec::new(), ..Claim::usual() };
-    assert_eq!(look(&zones, &claim).await, Finding::Unknown("`forms.net` has no address".to_owned()));
+    assert_eq!(look(&zones, &claim).await.finding, Finding::Unknown("`forms.net` has no address".to_owned()));
 }

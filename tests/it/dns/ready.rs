@@ -4,10 +4,10 @@ use std::net::UdpSocket;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use formgate::dns::{Dns, Finding, Issuer, Proof, Question};
+use formgate::dns::{Dns, Finding, Issuer, Ownership, Proof, Question};
 use formgate::host::HostName;
 
-use super::scene::{Claim, OWN_LABEL, PROOF, SERVERS, look, look_at, ready, zones};
+use super::scene::{Claim, OWN_LABEL, PROOF, SERVERS, fault, look, look_at, ready, zones};
 use crate::support::busy::takes_less_than;
 use crate::support::child::{self, Child, free_port};
 use crate::support::zones::{Mood, ip};
@@ -38,6 +38,30 @@ async fn addresses_and_a_txt_record_are_as_good() {
 }
 
 #[tokio::test]
+async fn the_txt_record_proves_a_host_wherever_it_leads() {
+    let proof = format!("_formgate.forms TXT {PROOF}");
+    for (records, reason) in [
+        ("", "no_records"),
+        ("forms A 203.0.113.7", "elsewhere"),
+        ("forms CNAME www.acme.com\nwww A 203.0.113.7", "elsewhere"),
+        ("forms A 104.21.3.4", "behind_cdn"),
+    ] {
+        let proved = look_at(&format!("{records}\n{proof}")).await;
+        assert_eq!(proved.ownership, Ownership::Proved(Proof::Txt), "{records}");
+        assert_eq!(fault(proved).reason(), reason, "{records}");
+        let unproved = look_at(records).await;
+        assert_eq!(unproved.ownership, Ownership::Missing, "{records}");
+        assert_eq!(fault(unproved).reason(), reason, "{records}");
+    }
+    let zones = zones().await;
+    zones.serve("acme.com", &SERVERS, &proof);
+    for server in SERVERS {
+        zones.set_mood(server, Mood::Servfail);
+    }
+    assert_eq!(look(&zones, &Claim::usual()).await.ownership, Ownership::Unknown);
+}
+
+#[tokio::test]
 async fn a_proof_among_other_texts_is_found() {
     let records = format!(
         "forms A 192.0.2.10
@@ -62,7 +86,7 @@ async fn without_addresses_those_of_the_target_count_and_without_a_target_every_
     zones.serve("acme.com", &SERVERS, "forms A 192.0.2.10");
     assert_eq!(look(&zones, &target).await, ready(Proof::NotNeeded));
     zones.serve("acme.com", &SERVERS, "forms A 203.0.113.7");
-    assert!(matches!(look(&zones, &target).await, Finding::Fault(_)));
+    assert!(matches!(look(&zones, &target).await.finding, Finding::Fault(_)));
     let nothing = Claim { own_label: None, target: None, ..target };
     assert_eq!(look(&zones, &nothing).await, ready(Proof::NotNeeded));
 }
@@ -145,7 +169,7 @@ async fn an_answer_that_is_too_large_for_udp_is_read_by_tcp() {
 async fn a_host_that_is_asked_for_once_more_sees_the_change_at_once() {
     let zones = zones().await;
     zones.serve("acme.com", &SERVERS, "");
-    assert!(matches!(look(&zones, &Claim::usual()).await, Finding::Fault(_)));
+    assert!(matches!(look(&zones, &Claim::usual()).await.finding, Finding::Fault(_)));
     zones.serve("acme.com", &SERVERS, OWN_LABEL);
     assert_eq!(look(&zones, &Claim::usual()).await, ready(Proof::OwnLabel));
 }
@@ -156,8 +180,8 @@ async fn an_authority_that_does_not_look_at_caa_is_always_allowed() {
     zones.serve("acme.com", &SERVERS, &format!("{OWN_LABEL}\n@ CAA 0 issue \";\""));
     let issuers = vec![Issuer { name: "ca.example", account: None }, Issuer::default()];
     let claim = Claim { issuers, ..Claim::usual() };
-    let expected = Finding::Ready { issuers: vec![1], proved_by: Proof::OwnLabel };
-    assert_eq!(look(&zones, &claim).await, expected);
+    let expected = Finding::Ready { issuers: vec![1] };
+    assert_eq!(look(&zones, &claim).await.finding, expected);
 }
 
 #[tokio::test]
@@ -186,8 +210,8 @@ async fn a_resolver_that_knows_no_zones_is_asked_for_addresses_alone() {
                 issuers: &[Issuer::default()],
                 methods: &[],
             };
-            let finding = Dns::new(&[address.parse().unwrap()]).look(&question).await;
-            assert_eq!(finding, Finding::Ready { issuers: vec![0], proved_by: Proof::NotNeeded }, "{name}");
+            let finding = Dns::new(&[address.parse().unwrap()]).look(&question).await.finding;
+            assert_eq!(finding, Finding::Ready { issuers: vec![0] }, "{name}");
         }
         began.elapsed()
     })

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use formgate::dns::{Dns, DnsFault, Finding, Issuer, Proof, Question};
+use formgate::dns::{Dns, DnsFault, Finding, Issuer, Look, Ownership, Proof, Question};
 use formgate::host::HostName;
 
 use crate::support::zones::{Zones, ip};
@@ -65,18 +65,18 @@ pub(super) const GATEWAY: &str = "@ A 192.0.2.10
     other A 192.0.2.10";
 
 /// Serves the zone of the host, and asks.
-pub(super) async fn look_at(records: &str) -> Finding {
+pub(super) async fn look_at(records: &str) -> Look {
     let zones = zones().await;
     zones.serve("acme.com", &SERVERS, records);
     look(&zones, &Claim::usual()).await
 }
 
-pub(super) async fn look(zones: &Zones, claim: &Claim) -> Finding {
+pub(super) async fn look(zones: &Zones, claim: &Claim) -> Look {
     let dns = Dns::new(&[zones.resolver()]).with_private_servers(zones.port);
     ask(&dns, claim).await
 }
 
-pub(super) async fn ask(dns: &Dns, claim: &Claim) -> Finding {
+pub(super) async fn ask(dns: &Dns, claim: &Claim) -> Look {
     let host = HostName::parse(&claim.host).expect("a host");
     let question = Question {
         host: &host,
@@ -91,14 +91,14 @@ pub(super) async fn ask(dns: &Dns, claim: &Claim) -> Finding {
 }
 
 /// Both authorities may issue.
-pub(super) fn ready(proved_by: Proof) -> Finding {
-    Finding::Ready { issuers: vec![0, 1], proved_by }
+pub(super) fn ready(proof: Proof) -> Look {
+    Look { ownership: Ownership::Proved(proof), finding: Finding::Ready { issuers: vec![0, 1] } }
 }
 
 /// The fault, which reads the same after it was stored.
 #[track_caller]
-pub(super) fn fault(finding: Finding) -> DnsFault {
-    let Finding::Fault(fault) = finding else { panic!("no fault, but {finding:?}") };
+pub(super) fn fault(look: Look) -> DnsFault {
+    let Finding::Fault(fault) = look.finding else { panic!("no fault, but {look:?}") };
     let stored = serde_json::to_string(&fault).expect("a fault can be stored");
     assert_eq!(serde_json::from_str::<DnsFault>(&stored).expect("it can be read"), fault);
     assert_eq!(serde_json::from_str::<serde_json::Value>(&stored).unwrap()["reason"], fault.reason());
@@ -107,7 +107,7 @@ pub(super) fn fault(finding: Finding) -> DnsFault {
 
 /// The reason and the step.
 #[track_caller]
-pub(super) fn assert_fault(finding: Finding, reason: &str, next_step: &str) {
-    let fault = fault(finding);
+pub(super) fn assert_fault(look: Look, reason: &str, next_step: &str) {
+    let fault = fault(look);
     assert_eq!((fault.reason(), &*fault.next_step()), (reason, next_step));
 }

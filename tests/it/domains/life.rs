@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use formgate::store::registry::{DomainAdded, DomainState};
+use formgate::store::registry::{AddedBy, DomainAdded, DomainState};
 use tokio::net::TcpStream;
 
 use super::scene::{LIMIT, Scene, reason_of};
@@ -174,7 +174,7 @@ on_both_databases! {
         scene.becomes_of("initech", host, DomainState::Live, "").await;
         let registry = scene.registry().await;
         let now = jiff::Timestamp::now();
-        let contested = registry.add_domain("globex", host, "formgate-owner", now, "test").await.unwrap();
+        let contested = registry.add_domain("globex", host, "formgate-owner", now, AddedBy::Operator).await.unwrap();
         assert_eq!(contested, DomainAdded::Contested { owner: "initech".to_owned() });
         let row = scene.becomes_of("globex", host, DomainState::Claimed, "taken").await;
         assert_eq!(reason_of(&row)["moves_at"], serde_json::Value::Null);
@@ -183,12 +183,18 @@ on_both_databases! {
         let days_pass = || scene.pass_days("globex", host);
         days_pass().await;
         let row = scene.becomes_of("globex", host, DomainState::Claimed, "taken").await;
-        assert_eq!(registry.owner_of(host).await.unwrap().as_deref(), Some("initech"), "its proof is there: {row:?}");
-        scene.serve("globex", "shop A HERE\n_formgate.shop TXT formgate-owner");
+        let owner = async || registry.owner_of(host).await.unwrap().expect("it has one").slug;
+        assert_eq!(owner().await, "initech", "its proof is there: {row:?}");
+        // The record alone moves it, wherever the host leads.
+        scene.serve("globex", "shop A 192.0.2.1\n_formgate.shop TXT formgate-owner");
         days_pass().await;
+        scene.becomes_of("globex", host, DomainState::Dns, "elsewhere").await;
+        scene.serve("globex", "shop A HERE\n_formgate.shop TXT formgate-owner");
         scene.becomes_of("globex", host, DomainState::Live, "").await;
-        assert_eq!(registry.owner_of(host).await.unwrap().as_deref(), Some("globex"));
+        assert_eq!(owner().await, "globex");
         registry.close().await;
+        let lost = scene.becomes_of("initech", host, DomainState::Gone, "taken").await;
+        assert_eq!(reason_of(&lost)["record"], serde_json::Value::Null);
         scene.is_served(&node, host).await;
     }
 

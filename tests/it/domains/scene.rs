@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use formgate::store::registry::{CertificateRecord, DomainAdded, DomainRecord, DomainState};
+use formgate::store::registry::{AddedBy, CertificateRecord, DomainAdded, DomainRecord, DomainState};
 use formgate::store::{DatabaseLocation, Registry};
 use jiff::Timestamp;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -229,7 +229,7 @@ impl Scene {
     pub(super) async fn add(&self, slug: &str, host: &str) -> String {
         let registry = self.registry().await;
         let proof = format!("formgate-proof-of-{slug}");
-        let added = registry.add_domain(slug, host, &proof, Timestamp::now(), "test").await.unwrap();
+        let added = registry.add_domain(slug, host, &proof, Timestamp::now(), AddedBy::Operator).await.unwrap();
         assert!(matches!(added, DomainAdded::Added(_)), "{added:?}");
         registry.close().await;
         proof

@@ -14,12 +14,14 @@ CREATE TABLE registry_head (
 ) STRICT;
 INSERT INTO registry_head VALUES (1, lower(hex(randomblob(16))), 0);
 
--- A row is one [[tenant]] table.
+-- A row is one [[tenant]] table. That of a removed tenant remains, with what it has again if it comes back.
 CREATE TABLE registry_tenants (
   slug TEXT PRIMARY KEY,
   position INTEGER NOT NULL, -- the revision that created it, which orders lists and exports
   toml TEXT, -- NULL: the tenant was removed
-  domains TEXT NOT NULL DEFAULT '[]', -- a JSON array of hosts in addition to those of the table
+  domains TEXT NOT NULL DEFAULT '[]', -- a JSON array of the domains that it has proved
+  identity TEXT, -- of its database, if it is known: domains belong to a slug and a database
+  label_proves INTEGER NOT NULL DEFAULT 1, -- no other database had the slug before, for which aliases to its label may remain
   revision INTEGER NOT NULL UNIQUE, -- of its last change
   changed_at INTEGER NOT NULL,
   changed_by TEXT NOT NULL
@@ -67,14 +69,18 @@ CREATE TABLE operator_tokens (
 -- Domains and certificates
 
 -- The state of every host without a certificate from a file. Tenants of files have rows too, so slug has no foreign key. A
--- host has one row for its owner, which has the claim, and one for each tenant that contests it.
+-- host has one row for its owner, and one for each tenant that has not proved it. The owner alone has the host in
+-- registry_claims: by its table, or by the first proof.
 CREATE TABLE registry_domains (
   host TEXT NOT NULL,
   slug TEXT NOT NULL,
-  is_added INTEGER NOT NULL, -- it came from `domain add`, so its owner has to prove it
+  is_added INTEGER NOT NULL, -- it was added as a domain, so its owner has to prove it
+  by_account INTEGER NOT NULL DEFAULT 0, -- an administrator of the account added it
   proof TEXT NOT NULL, -- what a TXT record has to contain
-  proved_since INTEGER, -- since when each check has found a proof
-  state TEXT NOT NULL CHECK (state IN ('claimed', 'dns', 'verified', 'queued', 'issuing', 'live', 'failing', 'removed')),
+  proved_since INTEGER, -- of the owner: when it was proved; of others: since when each check has found a proof
+  proved_by TEXT CHECK (proved_by IN ('own_label', 'txt')), -- the proof that the last check found
+  state TEXT NOT NULL CHECK (state IN ('claimed', 'dns', 'verified', 'queued', 'issuing', 'live', 'failing',
+    'gone', 'removed')),
   reason TEXT NOT NULL, -- a JSON object: what is wrong, or {}
   since INTEGER NOT NULL, -- when it got into this state
   created_at INTEGER NOT NULL,
