@@ -153,7 +153,7 @@ impl ConfigFile {
             let row = open.find(slug).await.map_err(unavailable)?;
             open.close().await;
             if let Some(text) = row.and_then(|row| row.text) {
-                return Ok(RegisteredTenant::read(slug, &text, &registry.folder, None)?.config);
+                return Ok(RegisteredTenant::read(slug, &text, registry, None)?.config);
             }
             bail!("there is no tenant `{slug}` in the files or the registry: `formgate tenant list` lists all");
         }

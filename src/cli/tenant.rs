@@ -55,7 +55,7 @@ pub(super) struct AddArgs {
     #[arg(long, value_name = "HOST")]
     address: String,
     /// Its database: `sqlite:PATH` or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`. `${NAME}` takes a variable of the
-    /// nodes, so that no process list shows a password.
+    /// nodes, so that no process list shows a password: one that `tenant_variables` allows.
     #[arg(long, value_name = "URL")]
     database: String,
     /// The name that callers read; without it, the slug.
@@ -170,7 +170,7 @@ async fn import(command: &ImportArgs) -> Result<()> {
     let mut checked = Vec::new();
     for file in &command.files {
         let text = std::fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
-        for (slug, text) in registered::split(file, &text, &registry.config().folder)? {
+        for (slug, text) in registered::split(file, &text, registry.config())? {
             checked
                 .push(registry.check(&slug, text).with_context(|| format!("tenant `{slug}` of {}", file.display()))?);
         }
@@ -321,20 +321,19 @@ async fn adopt(command: &AdoptArgs) -> Result<()> {
     let Some(tenant) = registry.take_from_files(slug) else {
         bail!("there is no tenant `{slug}` in the files");
     };
-    let (file, folder) = (tenant.origin.file(), registry.config().folder.clone());
+    let file = tenant.origin.file();
     let text = std::fs::read_to_string(&file).with_context(|| format!("can't read {}", file.display()))?;
-    // Relative paths of a tenant of the registry start at the folder of the main file.
-    if file.parent().is_some_and(|parent| std::path::absolute(parent).is_ok_and(|parent| parent != folder)) {
-        let moved = registered::cut(&text, slug, &folder).map(|(section, _)| section);
-        let same = moved.as_deref().and_then(|section| registry.check(slug, section.to_owned()).ok());
-        if same.is_none_or(|checked| !checked.tenant.config.is_same(&tenant)) {
-            bail!("relative paths of `{slug}` would start at {}: write them as absolute paths first", folder.display());
-        }
-    }
-    let Some((section, rest)) = registered::cut(&text, slug, &folder) else {
-        bail!("`{slug}` is not a `[[tenant]]` table of its own in {}", file.display());
+    let Some((section, rest)) = registered::cut(&text, slug) else {
+        bail!("`{slug}` is not a `[[tenant]]` table of its own in {}, or its slug has a variable", file.display());
     };
     let checked = registry.check(slug, section)?;
+    if !checked.tenant.config.is_same(&tenant) {
+        bail!(
+            "in the registry, relative paths of `{slug}` would start at {}, and only `database` and \
+             `oidc.client_secret` take variables: write absolute paths, and the values of other variables, first",
+            registry.config().folder.display()
+        );
+    }
     registry.write(&[checked.write(None)]).await?;
     registry.registry.close().await;
     replace(&file, &rest).with_context(|| {

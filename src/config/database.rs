@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::context::LoadContext;
 use super::problem::Problem;
+use super::secret::ExpansionError;
 use super::table::StringValue;
 use crate::store::{DatabaseLocation, InvalidLocation};
 
@@ -22,8 +23,25 @@ pub(super) struct DatabaseAddress {
 pub(super) fn read(text: &StringValue, folder: &Path, context: &LoadContext<'_>) -> Result<DatabaseAddress, Problem> {
     let url = text.value.as_str();
     let location = DatabaseLocation::parse(url, folder).map_err(|error| problem(text, &error))?;
+    check_password(text, &location, context)?;
     let identity = identity(&location, context);
     Ok(DatabaseAddress { location, identity })
+}
+
+/// The password of the environment, which the driver sends to the server of a URL without one.
+const PASSWORD_VARIABLE: &str = "PGPASSWORD";
+
+/// Refuses a URL of a tenant of the registry that would take a password that the tenant may not use.
+fn check_password(text: &StringValue, location: &DatabaseLocation, context: &LoadContext<'_>) -> Result<(), Problem> {
+    let refusing = context.tenant_variables.filter(|allowed| !allowed.allow(PASSWORD_VARIABLE));
+    match refusing {
+        Some(allowed) if location.lacks_password() && (context.environment)(PASSWORD_VARIABLE).is_some() => {
+            let title = ExpansionError::NotAllowed(PASSWORD_VARIABLE.to_owned()).to_string();
+            let problem = Problem::at(&text.span, title).label("it is used because the URL has no password");
+            Err(problem.help(allowed.help()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Equal for two URLs of the same database. SQLite paths are resolved first: two paths can name one file.

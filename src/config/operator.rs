@@ -1,4 +1,4 @@
-//! The keys `registry` and `registry_snapshot` of `[gateway]`, and the `[gateway.operator]` table.
+//! The keys `registry`, `registry_snapshot` and `tenant_variables` of `[gateway]`, and the `[gateway.operator]` table.
 //!
 //! The registry has tenants in addition to those of the files, and the operator API changes it. Both are optional, but for one
 //! rule: callers over TCP need tokens, which the registry keeps.
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::database;
 use super::problem::Problem;
 use super::table::{StringValue, TableReader};
+use super::tenant_variables::{self, TenantVariables};
 use crate::store::DatabaseLocation;
 
 /// The default of `registry_snapshot`, in the folder of the main file.
@@ -26,6 +27,8 @@ pub struct RegistryConfig {
     pub snapshot: DatabaseLocation,
     /// The folder that relative paths of its tenants start at.
     pub folder: PathBuf,
+    /// The environment variables that its tenants may use.
+    pub variables: TenantVariables,
 }
 
 impl RegistryConfig {
@@ -65,8 +68,9 @@ impl std::fmt::Display for OperatorAddress {
     }
 }
 
-/// Reads `registry` and `registry_snapshot`; `None` if there is no registry.
+/// Reads the keys of the registry; `None` if there is no registry.
 pub(super) fn read_registry(table: &mut TableReader<'_, '_>, folder: &Path) -> Option<RegistryConfig> {
+    let variables = tenant_variables::read(table);
     let snapshot_at = table.span_of("registry_snapshot");
     let (registry, snapshot) = (table.string("registry"), table.string("registry_snapshot"));
     let Some(text) = registry else {
@@ -89,7 +93,7 @@ pub(super) fn read_registry(table: &mut TableReader<'_, '_>, folder: &Path) -> O
         return None;
     }
     let folder = folder.to_owned();
-    Some(RegistryConfig { database: address.location, snapshot, folder })
+    Some(RegistryConfig { database: address.location, snapshot, folder, variables })
 }
 
 /// Reads the table; `None` if it is missing.

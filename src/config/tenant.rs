@@ -270,7 +270,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> TenantTable
     let address = table.required_string("address").and_then(|text| read_host(&text, &table));
     let domains: Vec<_> = table.strings("domains").iter().filter_map(|text| read_host(text, &table)).collect();
     let (database, identity) = table
-        .required_string("database")
+        .required_string_with_variables("database")
         .and_then(|text| {
             let read = database::read(&text, folder, table.context());
             let read = read.map_err(|problem| table.context().report(problem)).ok()?;

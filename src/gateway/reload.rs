@@ -17,7 +17,8 @@ use tokio::sync::OwnedMutexGuard;
 use super::changes::{fingerprint, is_watched};
 use super::databases::Databases;
 use crate::config::{
-    CertificateFiles, Config, GatewayConfig, Problems, ServedConfig, Sources, TenantConfig, WatchedFolders,
+    CertificateFiles, Config, GatewayConfig, Problems, RegistryConfig, ServedConfig, Sources, TenantConfig,
+    WatchedFolders,
 };
 use crate::edge::{Certificates, PreparedCertificate};
 use crate::file_stamp::FileStamp;
@@ -303,6 +304,12 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         domains,
         acme,
     } = before;
+    let places = |registry: &Option<RegistryConfig>| {
+        registry.as_ref().map(|RegistryConfig { database, snapshot, folder, variables: _ }| {
+            (database.clone(), snapshot.clone(), folder.clone())
+        })
+    };
+    let variables = |registry: &Option<RegistryConfig>| registry.as_ref().map(|registry| registry.variables.clone());
     let changes = [
         ("listen", *listen != after.listen),
         ("admin_listen", *admin_listen != after.admin_listen),
@@ -316,7 +323,8 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         ("tls.cache_mib", *certificate_cache != after.certificate_cache),
         ("limits", *limits != after.limits),
         ("webhooks", *webhooks != after.webhooks),
-        ("registry", *registry != after.registry),
+        ("registry", places(registry) != places(&after.registry)),
+        ("tenant_variables", variables(registry) != variables(&after.registry)),
         ("operator", *operator != after.operator),
         ("domains", *domains != after.domains),
         ("acme", *acme != after.acme),

@@ -81,7 +81,7 @@ impl Editor<'_> {
             let message = format!("the tenant has {} bytes, and may have {MAX_TEXT}", text.len());
             return Err(EditRefused::Unfit { key: "", message });
         }
-        let tenant = match RegisteredTenant::read(slug, &text, &self.config.folder, Some(self.gateway)) {
+        let tenant = match RegisteredTenant::read(slug, &text, self.config, Some(self.gateway)) {
             Ok(tenant) => tenant,
             Err(problems) => return Err(EditRefused::Faults { problems, text }),
         };

@@ -314,7 +314,7 @@ impl Following {
             removed.extend(config.map(|config| Arc::clone(&config.slug)));
         }
         let mut put = Vec::with_capacity(changed.len());
-        let read = read_rows(changed, &self.config.folder).await;
+        let read = read_rows(changed, &self.config).await;
         let leaving: HashSet<Arc<str>> = removed
             .iter()
             .cloned()

@@ -11,3 +11,4 @@ mod outage;
 mod ownership;
 pub(crate) mod scene;
 mod snapshot;
+mod variables;
