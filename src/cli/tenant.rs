@@ -16,6 +16,7 @@ use crate::config::registered::{self, json};
 use crate::owner_only;
 use crate::registry::describe;
 use crate::registry::editing::Checked;
+use crate::regular_file::{self, MAX_TENANTS};
 use crate::store::registry::{RegistryChange, RegistryWrite, RegistryWritten};
 use crate::store::{self, Reach};
 
@@ -169,6 +170,7 @@ async fn import(command: &ImportArgs) -> Result<()> {
     let registry = OpenRegistry::open(&command.file).await?;
     let mut checked = Vec::new();
     for file in &command.files {
+        // Named by whoever runs the command, so it may be a pipe.
         let text = std::fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
         for (slug, text) in registered::split(file, &text, registry.config())? {
             checked
@@ -322,7 +324,8 @@ async fn adopt(command: &AdoptArgs) -> Result<()> {
         bail!("there is no tenant `{slug}` in the files");
     };
     let file = tenant.origin.file();
-    let text = std::fs::read_to_string(&file).with_context(|| format!("can't read {}", file.display()))?;
+    let text = regular_file::read(&file, MAX_TENANTS).with_context(|| format!("can't read {}", file.display()))?;
+    let text = String::from_utf8(text).with_context(|| format!("{} is not UTF-8", file.display()))?;
     let Some((section, rest)) = registered::cut(&text, slug) else {
         bail!("`{slug}` is not a `[[tenant]]` table of its own in {}, or its slug has a variable", file.display());
     };

@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
@@ -32,6 +32,12 @@ use crate::tenant::{self, Directory, RemovedDatabase, last_used};
 /// Larger: one mistake in a pattern of thousands of tenants fills the log. Smaller: an operator fixes the faults in
 /// more rounds.
 const LOGGED_FAULTS: usize = 20;
+
+/// How long a reload waits for the registry, which may have changes that belong with those of the files.
+///
+/// Larger: a registry that does not answer delays changes of the files for longer. Smaller: a tenant that moves from a file to a
+/// slow registry is not served for a moment.
+const REGISTRY_LIMIT: Duration = Duration::from_secs(5);
 
 /// Replaces the configuration that is served.
 #[derive(Clone, Debug)]
@@ -115,10 +121,19 @@ impl Reloader {
         served: Arc<ServedState>,
     ) -> Result<ServedState, Box<RefusedConfig>> {
         // From here on, the registry changes no tenant until the files are served.
+        let metrics = &self.pipeline.metrics;
+        let refused = |faults: String| {
+            metrics.reloads.with_label_values(&["refused"]).inc();
+            metrics.last_reload_successful.set(0);
+            tracing::error!(faults, "the changed configuration is refused; the one before it goes on");
+        };
         let registered = match &self.following {
             Some(following) => {
-                following.catch_up().await;
-                Some(Registered { followed: following.hold().await, following: Arc::clone(following) })
+                let Some(followed) = following.hold(REGISTRY_LIMIT).await else {
+                    refused("the registry stopped answering while a change of it was read".to_owned());
+                    return Err(Box::default());
+                };
+                Some(Registered { followed, following: Arc::clone(following) })
             }
             None => None,
         };
@@ -127,12 +142,6 @@ impl Reloader {
             let (path, certificates) = (path.to_owned(), Arc::clone(&self.certificates));
             let (before, served) = (Arc::clone(&before), Arc::clone(&served));
             on_own_thread(move || read(&path, &before, &served, &certificates, registered)).await
-        };
-        let metrics = &self.pipeline.metrics;
-        let refused = |faults: String| {
-            metrics.reloads.with_label_values(&["refused"]).inc();
-            metrics.last_reload_successful.set(0);
-            tracing::error!(faults, "the changed configuration is refused; the one before it goes on");
         };
         let LoadedConfig { directory, certificate, state, registered } = match outcome {
             Ok(Ok(read)) => read,

@@ -5,6 +5,7 @@ mod clock;
 mod commands;
 mod description;
 mod documented;
+mod files;
 mod following;
 mod full_disk;
 mod outage;
