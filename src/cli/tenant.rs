@@ -182,6 +182,7 @@ async fn import(command: &ImportArgs) -> Result<()> {
 
 /// Writes tenants, all or none, and says what became of each.
 async fn put(registry: &OpenRegistry, tenants: &[Checked], migrate: bool, wait: &WaitArgs) -> Result<()> {
+    registry.check_files(tenants).await?;
     if migrate {
         for checked in tenants {
             checked.check_free(&registry.registry).await?;
@@ -337,6 +338,7 @@ async fn adopt(command: &AdoptArgs) -> Result<()> {
             registry.config().folder.display()
         );
     }
+    registry.check_files(std::slice::from_ref(&checked)).await?;
     registry.write(&[checked.write(None)]).await?;
     registry.registry.close().await;
     replace(&file, &rest).with_context(|| {

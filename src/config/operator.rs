@@ -32,6 +32,13 @@ pub struct RegistryConfig {
 }
 
 impl RegistryConfig {
+    /// Which database of the gateway's own one is, or is a file of. Looks at the file system.
+    #[must_use]
+    pub fn own(&self, wanted: &DatabaseLocation) -> Option<&'static str> {
+        let own = [(&self.database, "the registry"), (&self.snapshot, "the snapshot of the registry")];
+        own.into_iter().find(|(own, _)| database::is_file_of(wanted, own)).map(|(_, what)| what)
+    }
+
     /// What a command reports that needs a registry and finds none. Never shows a password.
     #[must_use]
     pub fn missing(&self) -> String {
@@ -88,7 +95,7 @@ pub(super) fn read_registry(table: &mut TableReader<'_, '_>, folder: &Path) -> O
         table.context().report(Problem::at(span, "not the path of a file"));
         return None;
     };
-    if address.location.file().is_some_and(|file| Some(file) == snapshot.file()) {
+    if database::is_file_of(&address.location, &snapshot) {
         table.context().report(Problem::at(&text.span, "the registry can't be its own snapshot"));
         return None;
     }

@@ -219,6 +219,17 @@ impl LoadedTenant {
         }
     }
 
+    /// The path of its SQLite database.
+    pub(super) fn database_file(&self) -> Option<Cow<'_, Path>> {
+        match self {
+            Self::Valid(valid) => valid.config.database.file().map(Cow::Borrowed),
+            Self::Table(tenant) => {
+                let identity = tenant.database.as_ref()?.value.strip_prefix(database::SQLITE)?;
+                Some(Cow::Owned(identity.into()))
+            }
+        }
+    }
+
     /// The tenant's table with all spans.
     pub(super) fn table(&self, context: &LoadContext<'_>) -> Cow<'_, TenantTable> {
         match self {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::Call;
 use super::nodes::wait_for;
 use super::refusal::OperatorRefusal;
-use super::tenants::{check, make_tables};
+use super::tenants::{check, check_files, make_tables};
 use crate::config::registered::json::Faults;
 use crate::reply::Reply;
 use crate::store::registry::{RegistryChange, RegistryWrite, RegistryWritten};
@@ -43,7 +43,7 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         return Err(OperatorRefusal::of("operations", format!("there may be at most {MAX_OPERATIONS} operations")));
     }
     let (mut faults, mut named) = (Faults::new(), BTreeSet::new());
-    let (mut writes, mut configs) = (Vec::with_capacity(operations.len()), Vec::new());
+    let (mut writes, mut tenants) = (Vec::with_capacity(operations.len()), Vec::new());
     for (at, operation) in operations.iter().enumerate() {
         let mut fault = |key: &str, text: String| {
             let key = if key.is_empty() { format!("operations.{at}") } else { format!("operations.{at}.{key}") };
@@ -68,7 +68,7 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
             Some(object) => match check(call, slug, object).await {
                 Ok(checked) => {
                     writes.push(checked.write(None));
-                    configs.push((at, checked.tenant.config));
+                    tenants.push((at, checked.tenant));
                 }
                 Err(OperatorRefusal::Faults(faulty)) => {
                     faulty.into_iter().for_each(|(key, texts)| texts.into_iter().for_each(|text| fault(&key, text)));
@@ -83,14 +83,22 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     if !faults.is_empty() {
         return Err(OperatorRefusal::Faults(faults));
     }
+    let removed: Vec<_> = operations.iter().filter_map(|operation| operation.remove.as_deref()).collect();
+    let wanted: Vec<_> = tenants.iter().map(|(_, tenant)| tenant).collect();
+    check_files(call, &wanted, &removed).map_err(|(at, refusal)| match refusal {
+        OperatorRefusal::Conflict { key, message } => {
+            OperatorRefusal::Conflict { key: format!("operations.{}.{key}", tenants[at].0), message }
+        }
+        other => other,
+    })?;
     if migrate {
-        for (_, config) in &configs {
-            make_tables(config).await?;
+        for (_, tenant) in &tenants {
+            make_tables(&tenant.config).await?;
         }
     }
     let registry = call.api.registry().await?;
     let written = registry.write(&writes, Timestamp::now(), &call.caller.name).await.map_err(|refused| {
-        let prefixed = configs.iter().map(|(at, config)| (format!("operations.{at}."), config));
+        let prefixed = tenants.iter().map(|(at, tenant)| (format!("operations.{at}."), &tenant.config));
         OperatorRefusal::of_write(refused, &prefixed.collect::<Vec<_>>())
     })?;
     call.api.following()?.look_soon();

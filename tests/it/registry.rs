@@ -3,6 +3,7 @@
 mod api;
 mod clock;
 mod commands;
+mod databases;
 mod description;
 mod documented;
 mod files;

@@ -72,6 +72,11 @@ fn what_can_not_be_used_is_a_fault() {
     for (keys, listen, title) in [
         ("registry = \"redis://127.0.0.1\"", None, "not the address of a database"),
         ("registry_snapshot = \"snapshot.db\"", None, "there is no registry to keep a snapshot of"),
+        (
+            "registry = \"sqlite:a.db\"\nregistry_snapshot = \"none/../a.db\"",
+            None,
+            "the registry can't be its own snapshot",
+        ),
         ("registry = \"sqlite:a.db\"\nregistry_snapshot = \"a.db\"", None, "the registry can't be its own snapshot"),
         ("tenant_variables = [\"A*B\"]", None, "not the name of an environment variable"),
         ("tenant_variables = [\"**\"]", None, "not the name of an environment variable"),
