@@ -24,6 +24,7 @@ use rustls::sign::CertifiedKey;
 
 use crate::file_stamp::FileStamp;
 use crate::host::{CertificateNames, HostName};
+use crate::regular_file::{self, MAX_PEM};
 
 pub use self::concerns::{ChainConcern, Roots, concerns};
 pub use self::contents::Contents;
@@ -188,7 +189,7 @@ pub fn check_date(validity: Validity, files: &CertificateFiles, now: Timestamp) 
 /// # Errors
 /// The file can't be read or has no certificate.
 pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    let text = std::fs::read(path)
+    let text = regular_file::read(path, MAX_PEM)
         .map_err(|source| CertificateError::CertificateUnreadable { path: path.to_owned(), source })?;
     let text = strip_byte_order_mark(&text);
     let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(text).collect();
@@ -203,8 +204,8 @@ pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, Certifica
 /// # Errors
 /// The file can't be read or has no key.
 pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
-    let text =
-        std::fs::read(path).map_err(|source| CertificateError::KeyUnreadable { path: path.to_owned(), source })?;
+    let text = regular_file::read(path, MAX_PEM)
+        .map_err(|source| CertificateError::KeyUnreadable { path: path.to_owned(), source })?;
     let text = strip_byte_order_mark(&text);
     PrivateKeyDer::from_pem_slice(text).map_err(|_| {
         let path = path.to_owned();

@@ -25,6 +25,7 @@ mod when;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
@@ -231,10 +232,18 @@ fn on_runtime(threads: Option<usize>, log: DefaultLog, command: impl Future<Outp
         runtime.worker_threads(threads);
     }
     let runtime = runtime.enable_all().build().context("can't start the worker threads")?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         let telemetry = Telemetry::set_up(log);
         let outcome = command.await;
         telemetry.end().await;
         outcome
-    })
+    });
+    // Dropping it would wait for every blocking call: for one on a file system that does not answer, without end.
+    runtime.shutdown_timeout(SHUTDOWN_LIMIT);
+    outcome
 }
+
+/// How long blocking calls may go on when the command is done. What matters was waited for.
+///
+/// Larger: a file system that does not answer delays the end of the process. Smaller: a slow one fills the log with faults.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);

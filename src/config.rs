@@ -36,6 +36,7 @@ mod sections;
 mod source;
 mod table;
 mod tenant;
+mod tenant_variables;
 #[cfg(test)]
 mod tests;
 mod unique;
@@ -67,6 +68,7 @@ pub use self::registered::RegisteredTenant;
 pub use self::secret::holds_password;
 use self::source::SourceSpan;
 use self::tenant::LoadedTenant;
+pub use self::tenant_variables::TenantVariables;
 pub use self::watched::WatchedFolders;
 pub use self::webhooks::WebhookConfig;
 pub use crate::certificate::CertificateFiles;

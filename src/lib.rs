@@ -46,7 +46,7 @@
 //! acme
 //! dns
 //! background, memory, outbound
-//! deadline, file_stamp, host, metrics, owner_only, rare, rights, seal, shares, shown_text, systemd, telemetry
+//! deadline, file_stamp, host, metrics, owner_only, rare, regular_file, rights, seal, shares, shown_text, systemd, telemetry
 //! ```
 //!
 //! So `store` and `quota` know no HTTP, `api` knows no sockets, and only `store` names a database.
@@ -78,6 +78,7 @@ mod owner_only;
 pub mod quota;
 mod rare;
 pub mod registry;
+mod regular_file;
 pub mod reply;
 pub mod request;
 mod rights;

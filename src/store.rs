@@ -65,12 +65,12 @@ pub use changes::{Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom, Cha
 pub use concerns::DatabaseConcern;
 #[cfg(test)]
 pub(crate) use engine::raw;
+pub(crate) use engine::{BESIDE, FileId, LOG, SHARED_MEMORY, next_to, with_causes};
 pub use engine::{
     Breaker, BreakerPermit, CommitStamp, Connections, CountedBy, DatabaseLimits, DatabaseLocation, DatabaseTime,
     InvalidLocation, Pooler, ReadOnlyFile, StoreError, location, remedy,
 };
 use engine::{Database, DatabaseFile, Retry};
-pub(crate) use engine::{LOG, SHARED_MEMORY, next_to, with_causes};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupSync, GroupWrite, GroupWriteError, Guard,

@@ -73,6 +73,8 @@ fn unreadable(path: &Path, error: &io::Error) -> String {
         ErrorKind::NotFound if path.is_symlink() => "the link leads to no file".to_owned(),
         ErrorKind::NotFound => relative.to_owned(),
         ErrorKind::IsADirectory => "it is a folder: name a file".to_owned(),
+        ErrorKind::InvalidInput | ErrorKind::FileTooLarge => "name a PEM file".to_owned(),
+        ErrorKind::TimedOut => "check the disk, or the server of the file system".to_owned(),
         _ => rights::unreadable(path).unwrap_or_else(|| "check the disk".to_owned()),
     }
 }

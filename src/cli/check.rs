@@ -152,7 +152,7 @@ async fn read_registry(examination: &Examination) -> (Vec<Arc<TenantConfig>>, Ve
     for (row, _) in loaded.rows {
         // Again, with certificates.
         let text = row.text.as_deref().unwrap_or_default();
-        match RegisteredTenant::read(&row.slug, text, &config.folder, Some(gateway)) {
+        match RegisteredTenant::read(&row.slug, text, config, Some(gateway)) {
             Ok(tenant) => tenants.push(tenant.with_domains(&row.domains).config),
             Err(faults) => problems.extend(faults.iter().cloned().map(|fault| fault.of_registered(&row.slug))),
         }

@@ -1,5 +1,7 @@
 //! Opens the registry for commands, and has `formgate operator-token` and `formgate nodes`.
 
+use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -17,7 +19,7 @@ use crate::config::{Config, GatewayConfig, Problems, RegisteredTenant, RegistryC
 use crate::host::HostName;
 use crate::operator::TOKEN_PREFIX;
 use crate::registry::FileTenants;
-use crate::registry::editing::{Checked, EditRefused, Editor};
+use crate::registry::editing::{self, Checked, EditRefused, Editor};
 use crate::rights;
 use crate::store::registry::{NewOperatorToken, RegistryRow, RegistryWrite, RegistryWritten};
 use crate::store::{Registry, StoreError, with_causes};
@@ -77,6 +79,20 @@ impl OpenRegistry {
     /// Checks the text of a tenant.
     pub(super) fn check(&self, slug: &str, text: String) -> Result<Checked> {
         self.editor().check(slug, text).map_err(plain)
+    }
+
+    /// Refuses tenants that would share a SQLite file with another tenant, under whichever names.
+    pub(super) async fn check_files(&self, tenants: &[Checked]) -> Result<()> {
+        let wanted: Vec<_> = tenants.iter().map(|checked| &checked.tenant).collect();
+        if !wanted.iter().any(|tenant| tenant.config.database.file().is_some_and(Path::exists)) {
+            return Ok(());
+        }
+        let slugs: HashSet<&str> = wanted.iter().map(|tenant| &*tenant.config.slug).collect();
+        let rows = self.rows().await?.into_iter().filter(|row| !slugs.contains(row.slug.as_str()));
+        let read = |row: RegistryRow| RegisteredTenant::read(&row.slug, &row.text?, self.config(), None).ok();
+        let rows: Vec<_> = rows.filter_map(read).map(|tenant| tenant.config).collect();
+        let others = self.loaded.tenants.iter().chain(&rows);
+        editing::check_files(&wanted, others).map_err(|(_, refused)| plain(refused))
     }
 
     /// Whether a file has a tenant.
@@ -153,7 +169,7 @@ impl ConfigFile {
             let row = open.find(slug).await.map_err(unavailable)?;
             open.close().await;
             if let Some(text) = row.and_then(|row| row.text) {
-                return Ok(RegisteredTenant::read(slug, &text, &registry.folder, None)?.config);
+                return Ok(RegisteredTenant::read(slug, &text, registry, None)?.config);
             }
             bail!("there is no tenant `{slug}` in the files or the registry: `formgate tenant list` lists all");
         }

@@ -16,6 +16,7 @@ use crate::config::registered::{self, json};
 use crate::owner_only;
 use crate::registry::describe;
 use crate::registry::editing::Checked;
+use crate::regular_file::{self, MAX_TENANTS};
 use crate::store::registry::{RegistryChange, RegistryWrite, RegistryWritten};
 use crate::store::{self, Reach};
 
@@ -55,7 +56,7 @@ pub(super) struct AddArgs {
     #[arg(long, value_name = "HOST")]
     address: String,
     /// Its database: `sqlite:PATH` or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`. `${NAME}` takes a variable of the
-    /// nodes, so that no process list shows a password.
+    /// nodes, so that no process list shows a password: one that `tenant_variables` allows.
     #[arg(long, value_name = "URL")]
     database: String,
     /// The name that callers read; without it, the slug.
@@ -169,8 +170,9 @@ async fn import(command: &ImportArgs) -> Result<()> {
     let registry = OpenRegistry::open(&command.file).await?;
     let mut checked = Vec::new();
     for file in &command.files {
+        // Named by whoever runs the command, so it may be a pipe.
         let text = std::fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
-        for (slug, text) in registered::split(file, &text, &registry.config().folder)? {
+        for (slug, text) in registered::split(file, &text, registry.config())? {
             checked
                 .push(registry.check(&slug, text).with_context(|| format!("tenant `{slug}` of {}", file.display()))?);
         }
@@ -180,6 +182,7 @@ async fn import(command: &ImportArgs) -> Result<()> {
 
 /// Writes tenants, all or none, and says what became of each.
 async fn put(registry: &OpenRegistry, tenants: &mut [Checked], migrate: bool, wait: &WaitArgs) -> Result<()> {
+    registry.check_files(tenants).await?;
     if migrate {
         for checked in &*tenants {
             checked.check_free(&registry.registry).await?;
@@ -324,20 +327,21 @@ async fn adopt(command: &AdoptArgs) -> Result<()> {
     let Some(tenant) = registry.take_from_files(slug) else {
         bail!("there is no tenant `{slug}` in the files");
     };
-    let (file, folder) = (tenant.origin.file(), registry.config().folder.clone());
-    let text = std::fs::read_to_string(&file).with_context(|| format!("can't read {}", file.display()))?;
-    // Relative paths of a tenant of the registry start at the folder of the main file.
-    if file.parent().is_some_and(|parent| std::path::absolute(parent).is_ok_and(|parent| parent != folder)) {
-        let moved = registered::cut(&text, slug, &folder).map(|(section, _)| section);
-        let same = moved.as_deref().and_then(|section| registry.check(slug, section.to_owned()).ok());
-        if same.is_none_or(|checked| !checked.tenant.config.is_same(&tenant)) {
-            bail!("relative paths of `{slug}` would start at {}: write them as absolute paths first", folder.display());
-        }
-    }
-    let Some((section, rest)) = registered::cut(&text, slug, &folder) else {
-        bail!("`{slug}` is not a `[[tenant]]` table of its own in {}", file.display());
+    let file = tenant.origin.file();
+    let text = regular_file::read(&file, MAX_TENANTS).with_context(|| format!("can't read {}", file.display()))?;
+    let text = String::from_utf8(text).with_context(|| format!("{} is not UTF-8", file.display()))?;
+    let Some((section, rest)) = registered::cut(&text, slug) else {
+        bail!("`{slug}` is not a `[[tenant]]` table of its own in {}, or its slug has a variable", file.display());
     };
     let mut checked = registry.check(slug, section)?;
+    if !checked.tenant.config.is_same(&tenant) {
+        bail!(
+            "in the registry, relative paths of `{slug}` would start at {}, and only `database` and \
+             `oidc.client_secret` take variables: write absolute paths, and the values of other variables, first",
+            registry.config().folder.display()
+        );
+    }
+    registry.check_files(std::slice::from_ref(&checked)).await?;
     checked.identify(&registry.registry, false).await?;
     registry.write(&[checked.write(None)]).await?;
     registry.registry.close().await;

@@ -9,11 +9,14 @@ use super::ServedConfig;
 use super::folders::CanonicalFolders;
 use super::problem::Problem;
 use super::secret::Environment;
+use super::tenant_variables::TenantVariables;
 
 /// The context in which the files of a configuration are read: the environment, the configuration already served, and
 /// the faults so far. Each reading thread has its own.
 pub(super) struct LoadContext<'e> {
     pub(super) environment: Environment<'e>,
+    /// What a tenant of the registry may use of the environment; `None` while files are read.
+    pub(super) tenant_variables: Option<&'e TenantVariables>,
     served: Option<&'e ServedConfig<'e>>,
     threads: usize,
     folders: CanonicalFolders,
@@ -25,12 +28,17 @@ pub(super) struct LoadContext<'e> {
 impl<'e> LoadContext<'e> {
     pub(super) fn new(environment: Environment<'e>, served: Option<&'e ServedConfig<'e>>, threads: usize) -> Self {
         let (folders, problems, known) = (CanonicalFolders::default(), RefCell::default(), RefCell::default());
-        Self { environment, served, threads, folders, problems, known }
+        Self { environment, tenant_variables: None, served, threads, folders, problems, known }
+    }
+
+    /// The context in which a tenant of the registry is read.
+    pub(super) fn of_registry(environment: Environment<'e>, variables: &'e TenantVariables) -> Self {
+        Self { tenant_variables: Some(variables), ..Self::new(environment, None, 1) }
     }
 
     /// A new context whose faults can be discarded.
     pub(super) fn fork(&self) -> Self {
-        Self::new(self.environment, self.served, self.threads)
+        Self { tenant_variables: self.tenant_variables, ..Self::new(self.environment, self.served, self.threads) }
     }
 
     /// Moves the faults of another context into this one.
@@ -81,13 +89,14 @@ impl<'e> LoadContext<'e> {
             }
             return;
         }
-        let (environment, served, read) = (self.environment, self.served, &read);
+        let (environment, served, tenant_variables, read) =
+            (self.environment, self.served, self.tenant_variables, &read);
         let mut done = Vec::new();
         for some in items.chunks(BATCH * self.threads).chain([&[][..]]) {
             done = std::thread::scope(|scope| {
                 let part = |items| {
                     scope.spawn(move || {
-                        let own = LoadContext::new(environment, served, 1);
+                        let own = LoadContext { tenant_variables, ..LoadContext::new(environment, served, 1) };
                         let done: Vec<R> = <[T]>::iter(items).map(|item| read(&own, item)).collect();
                         (done, own.take_problems())
                     })

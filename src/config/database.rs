@@ -8,8 +8,12 @@ use std::path::Path;
 
 use super::context::LoadContext;
 use super::problem::Problem;
+use super::secret::ExpansionError;
 use super::table::StringValue;
-use crate::store::{DatabaseLocation, InvalidLocation};
+use crate::store::{BESIDE, DatabaseLocation, FileId, InvalidLocation};
+
+/// What the identity of a SQLite database begins with; its path follows.
+pub(super) const SQLITE: &str = "sqlite ";
 
 /// A valid database URL.
 pub(super) struct DatabaseAddress {
@@ -22,16 +26,48 @@ pub(super) struct DatabaseAddress {
 pub(super) fn read(text: &StringValue, folder: &Path, context: &LoadContext<'_>) -> Result<DatabaseAddress, Problem> {
     let url = text.value.as_str();
     let location = DatabaseLocation::parse(url, folder).map_err(|error| problem(text, &error))?;
+    check_password(text, &location, context)?;
     let identity = identity(&location, context);
+    if location.file().is_some() && BESIDE.iter().any(|end| identity.ends_with(end)) {
+        let problem = Problem::at(&text.span, "not the path of a SQLite file");
+        return Err(problem.label("SQLite itself gives such a name to the files that it keeps next to a database"));
+    }
     Ok(DatabaseAddress { location, identity })
+}
+
+/// The password of the environment, which the driver sends to the server of a URL without one.
+const PASSWORD_VARIABLE: &str = "PGPASSWORD";
+
+/// Refuses a URL of a tenant of the registry that would take a password that the tenant may not use.
+fn check_password(text: &StringValue, location: &DatabaseLocation, context: &LoadContext<'_>) -> Result<(), Problem> {
+    let refusing = context.tenant_variables.filter(|allowed| !allowed.allow(PASSWORD_VARIABLE));
+    match refusing {
+        Some(allowed) if location.lacks_password() && (context.environment)(PASSWORD_VARIABLE).is_some() => {
+            let title = ExpansionError::NotAllowed(PASSWORD_VARIABLE.to_owned()).to_string();
+            let problem = Problem::at(&text.span, title).label("it is used because the URL has no password");
+            Err(problem.help(allowed.help()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Equal for two URLs of the same database. SQLite paths are resolved first: two paths can name one file.
 pub(super) fn identity(location: &DatabaseLocation, context: &LoadContext<'_>) -> String {
     match location.file() {
-        Some(file) => format!("sqlite {}", context.identity(file).display()),
+        Some(file) => format!("{SQLITE}{}", context.identity(file).display()),
         None => location.identity(),
     }
+}
+
+/// Whether a location leads to a database, or to a file that SQLite keeps next to it. Looks at the file system.
+pub(super) fn is_file_of(location: &DatabaseLocation, database: &DatabaseLocation) -> bool {
+    let context = LoadContext::new(&|_| None, None, 1);
+    if identity(location, &context) == identity(database, &context) {
+        return true;
+    }
+    let (Some(wanted), Some(file)) = (location.file().and_then(FileId::at), database.file()) else { return false };
+    FileId::at(file).is_some_and(|(found, _)| found == wanted.0)
+        || wanted.1 && FileId::beside(file).any(|found| found == wanted.0)
 }
 
 fn problem(text: &StringValue, error: &InvalidLocation) -> Problem {

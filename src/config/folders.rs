@@ -4,7 +4,11 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+
+/// How many symbolic links of a path are followed: as many as Linux follows (path_resolution(7)).
+const MAX_LINKS: usize = 40;
 
 /// The folder to which paths in a file are relative.
 pub(super) fn folder_of(path: &Path) -> PathBuf {
@@ -20,18 +24,84 @@ pub(super) struct CanonicalFolders(RefCell<HashMap<PathBuf, PathBuf>>);
 impl CanonicalFolders {
     /// A path that is equal for two paths of the same file.
     pub(super) fn identity(&self, path: &Path) -> PathBuf {
-        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return path.to_owned() };
-        if path.is_symlink()
-            && let Ok(file) = path.canonicalize()
-        {
-            return file;
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return resolve(path) };
+        if path.is_symlink() {
+            return resolve(path);
         }
         if let Some(known) = self.0.borrow().get(folder) {
             return known.join(name);
         }
-        let true_path = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        let true_path = resolve(folder);
         let identity = true_path.join(name);
         self.0.borrow_mut().insert(folder.to_owned(), true_path);
         identity
+    }
+}
+
+/// The path to which another one leads, without links and `..`. Unlike `canonicalize`, resolves what does not exist yet: the
+/// target of a link that leads to no file, and `none/..`, since missing folders are created.
+fn resolve(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let (mut resolved, mut waiting, mut links) = (PathBuf::new(), parts(&absolute), 0);
+    while let Some(part) = waiting.pop() {
+        if part == ".." {
+            resolved.pop();
+            continue;
+        }
+        // The root replaces what is there.
+        let next = resolved.join(part);
+        match next.read_link() {
+            Ok(target) if links < MAX_LINKS => {
+                links += 1;
+                waiting.extend(parts(&target));
+            }
+            _ => resolved = next,
+        }
+    }
+    resolved
+}
+
+/// The parts of a path, the last one first.
+fn parts(path: &Path) -> Vec<OsString> {
+    let is_part = |part: &Component<'_>| *part != Component::CurDir;
+    path.components().rev().filter(is_part).map(|part| part.as_os_str().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn two_paths_to_one_file_are_equal_whether_it_exists_or_not() {
+        let temporary = tempfile::tempdir().unwrap();
+        let root = temporary.path().canonicalize().unwrap();
+        std::fs::create_dir_all(root.join("data/inner")).unwrap();
+        std::fs::write(root.join("data/there.db"), "").unwrap();
+        symlink("data", root.join("folder")).unwrap();
+        symlink(root.join("data/inner"), root.join("inner")).unwrap();
+        for name in ["there.db", "missing.db", "later/missing.db"] {
+            symlink(format!("./data/{name}"), root.join(format!("link {}", name.replace('/', " ")))).unwrap();
+        }
+        symlink("link missing.db", root.join("chain")).unwrap();
+        symlink("loop", root.join("loop")).unwrap();
+        let folders = CanonicalFolders::default();
+        for (target, paths) in [
+            ("data/there.db", vec!["link there.db", "folder/there.db", "inner/../there.db", "none/../data/there.db"]),
+            ("data/missing.db", vec!["link missing.db", "chain", "folder/./missing.db", "data/none/../missing.db"]),
+            (
+                "data/later/missing.db",
+                vec!["link later missing.db", "inner/../later/missing.db", "folder/later/missing.db"],
+            ),
+            ("data", vec!["inner/..", "folder"]),
+        ] {
+            for path in paths {
+                assert_eq!(folders.identity(&root.join(path)), root.join(target), "{path}");
+            }
+        }
+        assert_eq!(folders.identity(&root.join("loop")), root.join("loop"));
+        let here = Path::new("/proc/self/cwd/Cargo.toml");
+        assert_eq!(folders.identity(here), std::env::current_dir().unwrap().canonicalize().unwrap().join("Cargo.toml"));
     }
 }

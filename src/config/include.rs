@@ -19,6 +19,7 @@ use super::source::{SourceFile, SourceSection, SourceSpan};
 use super::table::{StringValue, TableReader};
 use super::tenant::{self, LoadedTenant, ParsedSection};
 use crate::file_stamp::FileStamp;
+use crate::regular_file::{self, MAX_TENANTS};
 
 /// The tables of all files, each checked on its own.
 #[derive(Default)]
@@ -77,7 +78,7 @@ pub(super) fn read(path: &Path, context: &LoadContext<'_>) -> LoadedFiles {
     loaded.sources.path = path.to_owned();
     // Before reading: a write in between must count as a change.
     let first = FileStamp::of(path);
-    let text = match std::fs::read(path) {
+    let text = match regular_file::read(path, MAX_TENANTS) {
         Ok(text) => text,
         Err(error) => {
             let problem = Problem::of_file(path, "can't read the configuration").label(error.to_string());
@@ -127,7 +128,7 @@ pub(super) fn read(path: &Path, context: &LoadContext<'_>) -> LoadedFiles {
 
 /// Reads an included file, which may contain `[[tenant]]` tables only.
 fn read_included(path: &Path, order: usize, pattern: &SourceSpan, context: &LoadContext<'_>) -> Vec<LoadedTenant> {
-    let text = match std::fs::read(path) {
+    let text = match regular_file::read(path, MAX_TENANTS) {
         Ok(text) => text,
         Err(error) => {
             let title = format!("can't read the included file `{}`", path.display());
@@ -170,6 +171,11 @@ pub(super) fn read_file<'r>(
     read_others: impl FnOnce(&mut TableReader<'r, '_>, usize),
 ) -> Vec<LoadedTenant> {
     let sections = Sections::split(file.text());
+    if sections.has_oversized_part(file.text()) {
+        let problem = Problem::of_file(file.path(), "more than 4 MiB of the file have no `[[tenant]]` header");
+        context.report(problem.help("name a file of tenants, each in a table of its own"));
+        return Vec::new();
+    }
     if let Some(root) = sections.parse_root().filter(|_| !sections.tenants.is_empty()) {
         let fork = context.fork();
         // If any section is not a TOML document of its own, the file is parsed as a whole instead.

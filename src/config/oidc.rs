@@ -96,7 +96,9 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Option<
     let context = table.context();
     let issuer = table.required_string("issuer").and_then(|text| read_issuer(text, context));
     let client_id = table.required_string("client_id").and_then(|text| read_text(text, "a client id", context));
-    let secret = table.required_string("client_secret").and_then(|text| read_text(text, "a client secret", context));
+    let secret = table
+        .required_string_with_variables("client_secret")
+        .and_then(|text| read_text(text, "a client secret", context));
     let scopes = match table.string("scopes") {
         Some(text) => read_scopes(text, context),
         None => Some(DEFAULT_SCOPES.into()),

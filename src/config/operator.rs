@@ -1,4 +1,4 @@
-//! The keys `registry` and `registry_snapshot` of `[gateway]`, and the `[gateway.operator]` table.
+//! The keys `registry`, `registry_snapshot` and `tenant_variables` of `[gateway]`, and the `[gateway.operator]` table.
 //!
 //! The registry has tenants in addition to those of the files, and the operator API changes it. Both are optional, but for one
 //! rule: callers over TCP need tokens, which the registry keeps.
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::database;
 use super::problem::Problem;
 use super::table::{StringValue, TableReader};
+use super::tenant_variables::{self, TenantVariables};
 use crate::store::DatabaseLocation;
 
 /// The default of `registry_snapshot`, in the folder of the main file.
@@ -26,9 +27,18 @@ pub struct RegistryConfig {
     pub snapshot: DatabaseLocation,
     /// The folder that relative paths of its tenants start at.
     pub folder: PathBuf,
+    /// The environment variables that its tenants may use.
+    pub variables: TenantVariables,
 }
 
 impl RegistryConfig {
+    /// Which database of the gateway's own one is, or is a file of. Looks at the file system.
+    #[must_use]
+    pub fn own(&self, wanted: &DatabaseLocation) -> Option<&'static str> {
+        let own = [(&self.database, "the registry"), (&self.snapshot, "the snapshot of the registry")];
+        own.into_iter().find(|(own, _)| database::is_file_of(wanted, own)).map(|(_, what)| what)
+    }
+
     /// What a command reports that needs a registry and finds none. Never shows a password.
     #[must_use]
     pub fn missing(&self) -> String {
@@ -65,8 +75,9 @@ impl std::fmt::Display for OperatorAddress {
     }
 }
 
-/// Reads `registry` and `registry_snapshot`; `None` if there is no registry.
+/// Reads the keys of the registry; `None` if there is no registry.
 pub(super) fn read_registry(table: &mut TableReader<'_, '_>, folder: &Path) -> Option<RegistryConfig> {
+    let variables = tenant_variables::read(table);
     let snapshot_at = table.span_of("registry_snapshot");
     let (registry, snapshot) = (table.string("registry"), table.string("registry_snapshot"));
     let Some(text) = registry else {
@@ -84,12 +95,12 @@ pub(super) fn read_registry(table: &mut TableReader<'_, '_>, folder: &Path) -> O
         table.context().report(Problem::at(span, "not the path of a file"));
         return None;
     };
-    if address.location.file().is_some_and(|file| Some(file) == snapshot.file()) {
+    if database::is_file_of(&address.location, &snapshot) {
         table.context().report(Problem::at(&text.span, "the registry can't be its own snapshot"));
         return None;
     }
     let folder = folder.to_owned();
-    Some(RegistryConfig { database: address.location, snapshot, folder })
+    Some(RegistryConfig { database: address.location, snapshot, folder, variables })
 }
 
 /// Reads the table; `None` if it is missing.

@@ -1,7 +1,8 @@
 //! A tenant of the registry: the text of one `[[tenant]]` table, read and checked by the code that reads files.
 //!
 //! So a key has the same name, default, range and message wherever it is. Relative paths start at the folder of the
-//! main file, as in that file. [`json`] translates between this text and the objects of the operator
+//! main file, as in that file. Only `database` and `oidc.client_secret` take variables, and only those that
+//! [`TenantVariables`](super::TenantVariables) allow: whoever writes a tenant need not be trusted with the environment of the nodes. [`json`] translates between this text and the objects of the operator
 //! API.
 
 pub mod json;
@@ -11,9 +12,10 @@ use std::sync::Arc;
 
 use super::context::LoadContext;
 use super::problem::{Problem, Problems, REGISTRY};
+use super::secret::Environment;
 use super::source::{SourceFile, SourceSection, SourceSpan};
 use super::tenant::LoadedTenant;
-use super::{GatewayConfig, TenantConfig, coverage, database, include, unique};
+use super::{GatewayConfig, RegistryConfig, TenantConfig, coverage, database, include, unique};
 use crate::host::HostName;
 
 /// A tenant of the registry.
@@ -44,14 +46,29 @@ impl RegisteredTenant {
         self
     }
 
-    /// Reads the text of a tenant. With `gateway`, also reads certificates and checks that they cover its hosts.
+    /// Reads the text of a tenant of a registry. With `gateway`, also reads certificates and checks that they cover its hosts.
     ///
     /// # Errors
     /// Every fault of the text, at its line.
-    pub fn read(slug: &str, text: &str, folder: &Path, gateway: Option<&GatewayConfig>) -> Result<Self, Problems> {
+    pub fn read(
+        slug: &str,
+        text: &str,
+        registry: &RegistryConfig,
+        gateway: Option<&GatewayConfig>,
+    ) -> Result<Self, Problems> {
         let environment = |name: &str| std::env::var(name).ok();
-        let context = LoadContext::new(&environment, None, 1);
-        let file = SourceFile::elsewhere(Path::new(REGISTRY), folder, text.to_owned());
+        Self::read_with(slug, text, registry, gateway, &environment)
+    }
+
+    fn read_with(
+        slug: &str,
+        text: &str,
+        registry: &RegistryConfig,
+        gateway: Option<&GatewayConfig>,
+        environment: Environment<'_>,
+    ) -> Result<Self, Problems> {
+        let context = LoadContext::of_registry(environment, &registry.variables);
+        let file = SourceFile::elsewhere(Path::new(REGISTRY), &registry.folder, text.to_owned());
         let top = SourceSpan::new(&SourceSection::new(&file, 0), 0..0);
         let tenants = include::read_file(file, &context, |root, _| {
             for key in ["gateway", "include"] {
@@ -84,10 +101,11 @@ impl RegisteredTenant {
 ///
 /// # Errors
 /// Every fault of the file, and of each tenant.
-pub fn split(path: &Path, text: &str, folder: &Path) -> Result<Vec<(String, String)>, Problems> {
+pub fn split(path: &Path, text: &str, registry: &RegistryConfig) -> Result<Vec<(String, String)>, Problems> {
     let environment = |name: &str| std::env::var(name).ok();
-    let context = LoadContext::new(&environment, None, 1);
-    let tenants = include::read_file(SourceFile::elsewhere(path, folder, text.to_owned()), &context, |root, _| {
+    let context = LoadContext::of_registry(&environment, &registry.variables);
+    let file = SourceFile::elsewhere(path, &registry.folder, text.to_owned());
+    let tenants = include::read_file(file, &context, |root, _| {
         for key in ["gateway", "include"] {
             root.refuse(key, "only `[[tenant]]` tables can be imported");
         }
@@ -110,10 +128,10 @@ pub fn split(path: &Path, text: &str, folder: &Path) -> Result<Vec<(String, Stri
 /// Cuts a tenant out of the text of a file: its section, and the rest of the file. None if it has no section of its
 /// own.
 #[must_use]
-pub fn cut(text: &str, slug: &str, folder: &Path) -> Option<(String, String)> {
+pub fn cut(text: &str, slug: &str) -> Option<(String, String)> {
     let sections = super::sections::Sections::split(text).tenants;
     let is_it = |section: &&std::ops::Range<usize>| {
-        RegisteredTenant::read(slug, &text[(*section).clone()], folder, None).is_ok()
+        json::from_text(&text[(*section).clone()]).is_some_and(|tenant| tenant.get("slug").is_some_and(|it| it == slug))
     };
     let section = sections.iter().find(is_it)?.clone();
     let rest = format!("{}{}", &text[..section.start], &text[section.end..]);
@@ -122,13 +140,25 @@ pub fn cut(text: &str, slug: &str, folder: &Path) -> Option<(String, String)> {
 
 #[cfg(test)]
 mod tests {
+    use secrecy::ExposeSecret;
+
     use super::*;
+    use crate::config::TenantVariables;
+    use crate::store::DatabaseLocation;
 
     const ACME: &str = "[[tenant]]\nslug = \"acme\"\nname = \"Acme\"\naddress = \"acme.example.com\"\n\
         domains = [\"forms.acme.org\"]\ndatabase = \"sqlite:data/acme.db\"\ntimezone = \"UTC\"\n";
 
+    /// A registry whose folder is `/etc/formgate`.
+    fn registry() -> RegistryConfig {
+        let folder = Path::new("/etc/formgate");
+        let location = |file: &str| DatabaseLocation::parse(&format!("sqlite:{file}"), folder).unwrap();
+        let (database, snapshot) = (location("registry.db"), location("snapshot.db"));
+        RegistryConfig { database, snapshot, folder: folder.to_owned(), variables: TenantVariables::default() }
+    }
+
     fn faults(slug: &str, text: &str) -> Vec<String> {
-        let read = RegisteredTenant::read(slug, text, Path::new("/etc/formgate"), None);
+        let read = RegisteredTenant::read(slug, text, &registry(), None);
         let located = |problem: &Problem| {
             let (line, column) = problem.line_and_column().unwrap();
             format!("{}:{line}:{column} {}", problem.path().display(), problem.title())
@@ -138,10 +168,70 @@ mod tests {
 
     #[test]
     fn a_text_is_a_tenant_whose_paths_start_at_the_folder() {
-        let read = RegisteredTenant::read("acme", ACME, Path::new("/etc/formgate"), None).unwrap();
+        let read = RegisteredTenant::read("acme", ACME, &registry(), None).unwrap();
         assert_eq!(read.config.database.file(), Some(Path::new("/etc/formgate/data/acme.db")));
         assert_eq!(read.database, "sqlite /etc/formgate/data/acme.db");
         assert!(read.config.origin.is_registered());
+    }
+
+    const OIDC: &str = "[tenant.oidc]\nissuer = \"https://login.example.com\"\nclient_id = \"${FORMGATE_TENANT_ID}\"\n\
+        client_secret = \"${FORMGATE_TENANT_SECRET}$${\"\nrole_claim = \"groups\"\nadmin_values = [\"$${x}\"]\n";
+
+    /// The environment has every variable: the value is the name in small letters.
+    fn read_with_variables(text: &str) -> Result<RegisteredTenant, Problems> {
+        let environment = |name: &str| Some(name.to_lowercase());
+        RegisteredTenant::read_with("acme", text, &registry(), None, &environment)
+    }
+
+    #[test]
+    fn only_the_database_and_the_client_secret_take_variables() {
+        let text = ACME
+            .replace("\"Acme\"", "\"Cash ${More} $${USER} ${\"")
+            .replace("sqlite:data/acme.db", "postgres://u:${FORMGATE_TENANT_DB}@db/${FORMGATE_TENANT_NAME}");
+        let config = read_with_variables(&format!("{text}{OIDC}")).unwrap().config;
+        assert_eq!(&*config.name, "Cash ${More} $${USER} ${");
+        assert_eq!(config.database.identity(), "postgres db:5432/formgate_tenant_name ");
+        let oidc = config.oidc.as_ref().unwrap();
+        assert_eq!(oidc.client_secret.expose_secret(), "formgate_tenant_secret${");
+        assert_eq!((&*oidc.client_id, &*oidc.admin_values[0]), ("${FORMGATE_TENANT_ID}", "$${x}"));
+    }
+
+    #[test]
+    fn a_variable_that_tenants_may_not_use_is_a_fault_that_names_the_key_to_set() {
+        for (from, to, key) in [
+            ("sqlite:data/acme.db", "postgres://u:${SEAL_KEY}@db/x", "database"),
+            ("sqlite:data/acme.db", "sqlite:${SEAL_KEY}/x.db", "database"),
+            ("${FORMGATE_TENANT_SECRET}", "${SEAL_KEY}", "oidc.client_secret"),
+        ] {
+            let text = format!("{ACME}{OIDC}").replace(from, to);
+            let problems = read_with_variables(&text).unwrap_err();
+            let faults = json::by_key(&problems, &text);
+            let title = "tenants of the registry may not use the environment variable `SEAL_KEY`";
+            assert!(faults.len() == 1 && faults[key].len() == 1 && faults[key][0].starts_with(title), "{faults:?}");
+            for text in [&faults[key][0], &problems.to_string()] {
+                assert!(text.contains("`tenant_variables` in `[gateway]`") && !text.contains("seal_key"), "{text}");
+            }
+        }
+        let text = ACME.replace("sqlite:data/acme.db", "postgres://u@db/x");
+        let report = read_with_variables(&text).unwrap_err().to_string();
+        assert!(report.contains("`PGPASSWORD`") && report.contains("`tenant_variables` in `[gateway]`"), "{report}");
+        for url in ["postgres://u:p@db/x", "postgres://u@db/x?password=p"] {
+            read_with_variables(&ACME.replace("sqlite:data/acme.db", url)).unwrap();
+        }
+        for (key, value) in [
+            ("address", "${SEAL_KEY}"),
+            ("timezone", "${SEAL_KEY}"),
+            ("slug", "${SEAL_KEY}"),
+            ("domains", "${SEAL_KEY}"),
+        ] {
+            let value = if key == "domains" { format!("[\"{value}\"]") } else { format!("\"{value}\"") };
+            let lines = ACME.lines().map(|line| match line.starts_with(key) {
+                true => format!("{key} = {value}\n"),
+                false => format!("{line}\n"),
+            });
+            let report = read_with_variables(&lines.collect::<String>()).unwrap_err().to_string();
+            assert!(!report.contains("seal_key"), "{report}");
+        }
     }
 
     #[test]
@@ -166,18 +256,18 @@ mod tests {
     fn the_parts_of_a_file_are_its_text() {
         let globex = ACME.replace("acme", "globex");
         let text = format!("# All of them.\n\n{ACME}\n# The second.\n{globex}\n# The end.\n");
-        let parts = split(Path::new("tenants.d/all.toml"), &text, Path::new("/")).unwrap();
+        let parts = split(Path::new("tenants.d/all.toml"), &text, &registry()).unwrap();
         assert_eq!(parts.iter().map(|(slug, _)| slug.as_str()).collect::<Vec<_>>(), ["acme", "globex"]);
         assert_eq!(parts.iter().map(|(_, text)| text.as_str()).collect::<String>(), text);
         assert!(parts.iter().all(|(slug, text)| faults(slug, text).is_empty()), "{parts:?}");
         let twice = format!("{ACME}{ACME}");
-        assert!(split(Path::new("all.toml"), &twice, Path::new("/")).is_err());
-        let (acme_text, rest) = cut(&text, "acme", Path::new("/")).unwrap();
+        assert!(split(Path::new("all.toml"), &twice, &registry()).is_err());
+        let (acme_text, rest) = cut(&text, "acme").unwrap();
         assert_eq!((acme_text.len() + rest.len(), acme_text.contains("globex")), (text.len(), false));
         assert!(rest.contains("globex") && !rest.contains("acme.db"), "{rest}");
-        assert_eq!(cut(&text, "other", Path::new("/")), None);
+        assert_eq!(cut(&text, "other"), None);
         let inline = "tenant = [{ slug = \"acme\", name = \"Acme\", address = \"a.example\", \
             database = \"sqlite:a.db\", timezone = \"UTC\" }]\n";
-        assert!(split(Path::new("all.toml"), inline, Path::new("/")).is_err());
+        assert!(split(Path::new("all.toml"), inline, &registry()).is_err());
     }
 }

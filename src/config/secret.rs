@@ -1,9 +1,19 @@
 //! Expands `${NAME}` in the strings of a configuration, so that secrets can come from the environment.
 //!
-//! Owns the syntax; reads no files. The environment is a parameter, so that tests need not set variables of the
-//! process.
+//! Owns the syntax, in which `$${` stands for `${`; reads no files. The environment is a parameter, so that tests need not
+//! set variables of the process. Which strings are expanded is decided by [`super::table`].
 
 use std::borrow::Cow;
+
+use super::tenant_variables::TenantVariables;
+
+/// How many errors of one string are returned. Larger: a string of nothing but variables that are not set gets a report
+/// many times its size. Smaller: a URL with several such variables takes several rounds.
+const MAX_ERRORS: usize = 8;
+
+/// The longest name of a variable, in bytes. Larger: a report that names it is hard to read. Smaller: names that are in use
+/// are refused.
+const MAX_NAME: usize = 255;
 
 /// Looks up a variable.
 pub(super) type Environment<'e> = &'e (dyn Fn(&str) -> Option<String> + Sync);
@@ -14,32 +24,91 @@ pub(super) enum ExpansionError {
     /// The variable is not set, or its value is not UTF-8.
     #[error("the environment variable `{0}` is not set")]
     Unset(String),
+    /// The variable is not among those that tenants of the registry may use, whether it is set or not.
+    #[error("tenants of the registry may not use the environment variable `{0}`")]
+    NotAllowed(String),
     /// `${` without a name and `}` after it.
     #[error("`${{` without a variable's name and `}}`")]
     Malformed,
 }
 
-/// Replaces each `${NAME}` by the variable's value. Values are not expanded again, and a `$` without `{` is kept.
+/// Replaces each `${NAME}` by the variable's value, and `$${` by `${`. Values are not expanded again, and a `$` without `{`
+/// is kept. With `allowed`, only these variables are looked up.
 ///
 /// # Errors
-/// All faults, not only the first.
-pub(super) fn expand<'t>(text: &'t str, environment: Environment<'_>) -> Result<Cow<'t, str>, Vec<ExpansionError>> {
+/// Each fault once, up to [`MAX_ERRORS`].
+pub(super) fn expand<'t>(
+    text: &'t str,
+    environment: Environment<'_>,
+    allowed: Option<&TenantVariables>,
+) -> Result<Cow<'t, str>, Vec<ExpansionError>> {
     if !text.contains("${") {
         return Ok(Cow::Borrowed(text));
     }
-    let mut parts = text.split("${");
-    let mut expanded = parts.next().unwrap_or_default().to_owned();
-    let mut errors = Vec::new();
-    for part in parts {
-        match part.split_once('}').filter(|(name, _)| is_name(name)) {
-            None => errors.push(ExpansionError::Malformed),
-            Some((name, rest)) => match environment(name) {
-                None => errors.push(ExpansionError::Unset(name.to_owned())),
-                Some(value) => expanded.extend([value.as_str(), rest]),
+    let (mut expanded, mut errors) = (String::with_capacity(text.len()), Vec::new());
+    for part in parts(text) {
+        let error = match part {
+            Part::Text(text) => {
+                expanded.push_str(text);
+                continue;
+            }
+            Part::Malformed => ExpansionError::Malformed,
+            Part::Variable(name) if allowed.is_some_and(|allowed| !allowed.allow(name)) => {
+                ExpansionError::NotAllowed(name.to_owned())
+            }
+            Part::Variable(name) => match environment(name) {
+                Some(value) => {
+                    expanded.push_str(&value);
+                    continue;
+                }
+                None => ExpansionError::Unset(name.to_owned()),
             },
+        };
+        if errors.len() < MAX_ERRORS && !errors.contains(&error) {
+            errors.push(error);
         }
     }
     if errors.is_empty() { Ok(Cow::Owned(expanded)) } else { Err(errors) }
+}
+
+/// A part of a string.
+enum Part<'t> {
+    Text(&'t str),
+    /// The name of a variable.
+    Variable(&'t str),
+    /// `${` without a name and `}` after it.
+    Malformed,
+}
+
+/// The parts of a string, in time linear in its length.
+fn parts(text: &str) -> impl Iterator<Item = Part<'_>> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (part, length) = match rest.find("${") {
+            None if rest.is_empty() => return None,
+            None => (Part::Text(rest), rest.len()),
+            Some(0) => match name_at(&rest[2..]) {
+                Some(name) => (Part::Variable(name), name.len() + 3),
+                None => (Part::Malformed, 2),
+            },
+            Some(1) if rest.starts_with('$') => (Part::Text(&rest[1..3]), 3),
+            // The next part is `$${`.
+            Some(at) if rest[..at].ends_with('$') => (Part::Text(&rest[..at - 1]), at - 1),
+            Some(at) => (Part::Text(&rest[..at]), at),
+        };
+        rest = &rest[length..];
+        Some(part)
+    })
+}
+
+/// The name that a text begins with, if `}` follows it. A shell can set it: letters, digits and `_`, not starting with a
+/// digit.
+fn name_at(text: &str) -> Option<&str> {
+    let is_in_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let length = text.bytes().take(MAX_NAME + 1).take_while(is_in_name).count();
+    let name = &text[..length];
+    let is_name = (1..=MAX_NAME).contains(&length) && !name.starts_with(|c: char| c.is_ascii_digit());
+    (is_name && text[length..].starts_with('}')).then_some(name)
 }
 
 /// The keys whose values are secrets.
@@ -73,16 +142,11 @@ fn url_has_password(url: &str) -> bool {
 }
 
 fn without_variables(text: &str) -> String {
-    let mut parts = text.split("${");
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |plain, part| plain + part.split_once('}').map_or(part, |(_, rest)| rest))
-}
-
-/// A name that a shell can set: letters, digits and `_`, not starting with a digit.
-fn is_name(text: &str) -> bool {
-    !text.is_empty()
-        && !text.starts_with(|c: char| c.is_ascii_digit())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    let plain = |part| match part {
+        Part::Text(text) => Some(text),
+        Part::Variable(_) | Part::Malformed => None,
+    };
+    parts(text).filter_map(plain).collect()
 }
 
 #[cfg(test)]
@@ -103,8 +167,11 @@ mod tests {
             ("${USER}", "ana"),
             ("postgres://${USER}:${PASSWORD}@db/x", "postgres://ana:${USER}@db/x"),
             ("${EMPTY}", ""),
+            ("$${USER} ${USER}$${", "${USER} ana${"),
+            ("$$${USER}$", "$${USER}$"),
+            ("ä$${ö", "ä${ö"),
         ] {
-            assert_eq!(expand(text, &environment).unwrap(), expected, "{text}");
+            assert_eq!(expand(text, &environment, None).unwrap(), expected, "{text}");
         }
     }
 
@@ -124,6 +191,7 @@ mod tests {
             ("[gateway.webhooks]\nsecret_key = '${KEY}'", false),
             ("[tenant.oidc]\nclient_secret = 'secret'", true),
             ("[tenant.oidc]\nclient_secret = '${SECRET}'", false),
+            ("[tenant.oidc]\nclient_secret = '$${SECRET}'", true),
             ("no toml", false),
         ] {
             assert_eq!(holds_password(line), expected, "{line}");
@@ -133,9 +201,24 @@ mod tests {
     #[test]
     fn every_missing_variable_is_named() {
         let unset = |name: &str| ExpansionError::Unset(name.to_owned());
-        assert_eq!(expand("${A}${USER}${B}", &environment), Err(vec![unset("A"), unset("B")]));
-        for text in ["${", "${}", "${USER", "${1A}", "${A-b}"] {
-            assert_eq!(expand(text, &environment), Err(vec![ExpansionError::Malformed]), "{text}");
+        assert_eq!(expand("${A}${USER}${B}${A}", &environment, None), Err(vec![unset("A"), unset("B")]));
+        let long = format!("${{{}}}", "A".repeat(MAX_NAME + 1));
+        for text in ["${", "${}", "${USER", "${1A}", "${A-b}", "${ä}", "${${", &long] {
+            assert_eq!(expand(text, &environment, None), Err(vec![ExpansionError::Malformed]), "{text}");
+        }
+        let many: String = (0..100_000).map(|number| format!("${{A{number}}}${{")).collect();
+        assert_eq!(expand(&many, &environment, None).unwrap_err().len(), MAX_ERRORS);
+    }
+
+    #[test]
+    fn tenants_get_no_variable_but_those_that_are_allowed() {
+        let allowed = TenantVariables::default();
+        let environment = |name: &str| Some(name.to_lowercase());
+        let expand = |text: &str| expand(text, &environment, Some(&allowed)).map(Cow::into_owned);
+        assert_eq!(expand("a ${FORMGATE_TENANT_DB} $${USER}"), Ok("a formgate_tenant_db ${USER}".to_owned()));
+        for name in ["USER", "FORMGATE_TENANT", "FORMGATE_SEAL_KEY", "XFORMGATE_TENANT_A", "formgate_tenant_a"] {
+            let refused = Err(vec![ExpansionError::NotAllowed(name.to_owned())]);
+            assert_eq!(expand(&format!("${{{name}}}")), refused, "{name}");
         }
     }
 }

@@ -16,6 +16,14 @@ use toml::de::{DeTable, Error};
 /// reading from the start of the file would give.
 const MAX_WHOLE_FILE: usize = 4 * 1024 * 1024;
 
+/// The largest part of a file that is parsed at once: a tenant, or all that is outside of tenants. Larger: the parser takes some
+/// fifty times a file that is not TOML at all. Smaller: a tenant with tens of thousands of domains is refused.
+const MAX_PART: usize = 4 * 1024 * 1024;
+
+/// How many syntax errors of a part are reported. Larger: a file that is not TOML at all gets a report many times its size.
+/// Smaller: an operator fixes the errors in more rounds.
+const MAX_ERRORS: usize = 1000;
+
 /// A file split into sections.
 pub(super) struct Sections<'t> {
     /// Everything outside of tenants, at its original offsets: tenants in between are blanked out.
@@ -63,6 +71,12 @@ impl<'t> Sections<'t> {
         Self { root: Cow::Owned(root), tenants }
     }
 
+    /// Whether a part is too large to be parsed.
+    pub(super) fn has_oversized_part(&self, text: &str) -> bool {
+        let of_tenants: usize = self.tenants.iter().map(Range::len).sum();
+        text.len() - of_tenants > MAX_PART || self.tenants.iter().any(|section| section.len() > MAX_PART)
+    }
+
     /// The document outside of tenants; `None` if the text must be parsed as a whole.
     pub(super) fn parse_root(&self) -> Option<DeTable<'_>> {
         let root = DeTable::parse(&self.root).ok()?.into_inner();
@@ -83,7 +97,7 @@ pub(super) fn faults(text: &str) -> Vec<(Range<usize>, String)> {
             let span = error.span().unwrap_or(0..0);
             (span.start + start..span.end + start, error.message().to_owned())
         };
-        errors.into_iter().map(located).collect::<Vec<_>>()
+        errors.into_iter().take(MAX_ERRORS).map(located).collect::<Vec<_>>()
     };
     let of = |section: Range<usize>| messages(DeTable::parse_recoverable(&text[section.clone()]).1, section.start);
     if text.len() > MAX_WHOLE_FILE {

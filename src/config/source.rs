@@ -16,11 +16,12 @@ use super::folders::folder_of;
 use super::sections::{Sections, parse_tenant};
 
 /// The keys whose values a report may show. A mistyped key (`databse`) is not among them, so its value is masked.
-const PLAIN_KEYS: [&str; 27] = [
+const PLAIN_KEYS: [&str; 28] = [
     "include",
     "listen",
     "admin_listen",
     "registry_snapshot",
+    "tenant_variables",
     "on_redis_failure",
     "redis_timeout_ms",
     "drain_seconds",

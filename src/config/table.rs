@@ -16,7 +16,7 @@ use toml::de::{DeTable, DeValue};
 use super::context::LoadContext;
 use super::keys;
 use super::problem::Problem;
-use super::secret;
+use super::secret::{self, ExpansionError};
 use super::source::{SourceFile, SourceSection, SourceSpan};
 
 /// A string with its variables expanded. Has no `Debug`, since it may be a secret.
@@ -31,6 +31,15 @@ pub(super) struct StringValue {
 pub(super) enum StringOrTable<'r, 't> {
     String(StringValue),
     Table(TableReader<'r, 't>),
+}
+
+/// What `${NAME}` is in a string of a tenant of the registry. In files, every string takes variables.
+#[derive(Clone, Copy)]
+enum InRegistry {
+    /// A part of the text, as a `$` always is.
+    Literal,
+    /// A variable, if tenants may use it.
+    Expanded,
 }
 
 /// A table from which values are taken one by one.
@@ -67,13 +76,20 @@ impl<'r, 't> TableReader<'r, 't> {
     /// An optional string.
     pub(super) fn string(&mut self, key: &'static str) -> Option<StringValue> {
         let value = self.take(key)?;
-        self.read_string(value)
+        self.read_string(value, InRegistry::Literal)
     }
 
     /// A required string.
     pub(super) fn required_string(&mut self, key: &'static str) -> Option<StringValue> {
         self.require(key, "key");
         self.string(key)
+    }
+
+    /// A required string that takes variables in tenants of the registry too.
+    pub(super) fn required_string_with_variables(&mut self, key: &'static str) -> Option<StringValue> {
+        self.require(key, "key");
+        let value = self.take(key)?;
+        self.read_string(value, InRegistry::Expanded)
     }
 
     /// An array of strings; a missing one is empty.
@@ -83,7 +99,8 @@ impl<'r, 't> TableReader<'r, 't> {
             self.context.report(Problem::at(&span, "expected an array of strings").label(found(&value)));
             return Vec::new();
         };
-        items.into_iter().filter_map(|item| self.read_string(self.with_span(item))).collect()
+        let read = |item| self.read_string(self.with_span(item), InRegistry::Literal);
+        items.into_iter().filter_map(read).collect()
     }
 
     /// A required array of at least one string.
@@ -108,7 +125,7 @@ impl<'r, 't> TableReader<'r, 't> {
         };
         let read = |item| match self.with_span(item) {
             table @ (_, DeValue::Table(_)) => self.read_table(table).map(StringOrTable::Table),
-            text @ (_, DeValue::String(_)) => self.read_string(text).map(StringOrTable::String),
+            text @ (_, DeValue::String(_)) => self.read_string(text, InRegistry::Literal).map(StringOrTable::String),
             (span, other) => {
                 self.context.report(Problem::at(&span, "expected a string or a table").label(found(&other)));
                 None
@@ -256,12 +273,17 @@ impl<'r, 't> TableReader<'r, 't> {
         (SourceSpan::new(&self.source, value.span()), value.into_inner())
     }
 
-    fn read_string(&self, (span, value): (SourceSpan, DeValue<'t>)) -> Option<StringValue> {
+    fn read_string(&self, (span, value): (SourceSpan, DeValue<'t>), in_registry: InRegistry) -> Option<StringValue> {
         let DeValue::String(written) = &value else {
             self.context.report(Problem::at(&span, "expected a string").label(found(&value)));
             return None;
         };
-        match secret::expand(written, self.context.environment) {
+        let LoadContext { environment, tenant_variables, .. } = self.context;
+        let expanded = match (tenant_variables, in_registry) {
+            (Some(_), InRegistry::Literal) => Ok(Cow::Borrowed(&**written)),
+            (allowed, _) => secret::expand(written, *environment, *allowed),
+        };
+        match expanded {
             Ok(value) if value.trim().is_empty() => {
                 self.context.report(Problem::at(&span, "expected a string that is not empty"));
                 None
@@ -271,7 +293,14 @@ impl<'r, 't> TableReader<'r, 't> {
                 Some(StringValue { value: value.into_owned(), span, from_environment })
             }
             Err(errors) => {
-                errors.iter().for_each(|error| self.context.report(Problem::at(&span, error.to_string())));
+                for error in errors {
+                    let problem = Problem::at(&span, error.to_string());
+                    self.context.report(match (error, tenant_variables) {
+                        (ExpansionError::NotAllowed(_), Some(allowed)) => problem.help(allowed.help()),
+                        (ExpansionError::Malformed, _) => problem.help("`$${` writes `${`"),
+                        _ => problem,
+                    });
+                }
                 None
             }
         }

@@ -220,6 +220,17 @@ impl LoadedTenant {
         }
     }
 
+    /// The path of its SQLite database.
+    pub(super) fn database_file(&self) -> Option<Cow<'_, Path>> {
+        match self {
+            Self::Valid(valid) => valid.config.database.file().map(Cow::Borrowed),
+            Self::Table(tenant) => {
+                let identity = tenant.database.as_ref()?.value.strip_prefix(database::SQLITE)?;
+                Some(Cow::Owned(identity.into()))
+            }
+        }
+    }
+
     /// The tenant's table with all spans.
     pub(super) fn table(&self, context: &LoadContext<'_>) -> Cow<'_, TenantTable> {
         match self {
@@ -271,7 +282,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> TenantTable
     let address = table.required_string("address").and_then(|text| read_host(&text, &table));
     let domains: Vec<_> = table.strings("domains").iter().filter_map(|text| read_host(text, &table)).collect();
     let (database, identity) = table
-        .required_string("database")
+        .required_string_with_variables("database")
         .and_then(|text| {
             let read = database::read(&text, folder, table.context());
             let read = read.map_err(|problem| table.context().report(problem)).ok()?;

@@ -13,6 +13,7 @@ use super::problem::Problem;
 use super::source::SourceSpan;
 use super::tenant::{LoadedTenant, Located, TenantTable};
 use crate::host::HostPattern;
+use crate::store::FileId;
 
 /// Reports every duplicate claim together with the first one. Checks one kind of claim after the other, because with
 /// very many tenants each needs some memory.
@@ -20,6 +21,7 @@ pub(super) fn check(tenants: &[LoadedTenant], context: &LoadContext<'_>) {
     check_slugs(tenants, context);
     check_hosts(tenants, context);
     check_databases(tenants, context);
+    check_database_files(tenants, context);
     tenants.iter().for_each(|tenant| check_certificate_hosts(tenant, context));
 }
 
@@ -64,6 +66,41 @@ fn check_databases(tenants: &[LoadedTenant], context: &LoadContext<'_>) {
                 report(&second.span, &first.span, title, context);
             }
         }
+    }
+}
+
+/// Reports SQLite databases that are one file, or a file that SQLite keeps next to another one, although their paths differ.
+/// Looks at each file once.
+fn check_database_files(tenants: &[LoadedTenant], context: &LoadContext<'_>) {
+    let (mut claims, mut linked) = (HashMap::new(), HashMap::new());
+    for (index, tenant) in tenants.iter().enumerate() {
+        let Some((file, has_links)) = tenant.database_file().and_then(|path| FileId::at(&path)) else { continue };
+        if has_links {
+            linked.insert(file, index);
+        }
+        if let Some(first) = claim(&mut claims, file, index) {
+            report_one_file(tenants, first, index, context);
+        }
+    }
+    if linked.is_empty() {
+        return;
+    }
+    for (index, tenant) in tenants.iter().enumerate() {
+        let Some(path) = tenant.database_file() else { continue };
+        for other in FileId::beside(&path).filter_map(|file| linked.get(&file)) {
+            report_one_file(tenants, index, *other, context);
+        }
+    }
+}
+
+fn report_one_file(tenants: &[LoadedTenant], first: usize, second: usize, context: &LoadContext<'_>) {
+    // Equal paths have their own report.
+    if tenants[first].database() != tenants[second].database()
+        && let (Some(first), Some(second)) =
+            (&tenants[first].table(context).database, &tenants[second].table(context).database)
+    {
+        let title = "each tenant needs a database of its own, and this path leads to a file of another one".to_owned();
+        report(&second.span, &first.span, title, context);
     }
 }
 

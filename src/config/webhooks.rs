@@ -3,7 +3,6 @@
 //! Owns its keys and their ranges, and the file of certificate authorities. [`crate::outbound`] owns the part that one
 //! request needs, with its defaults.
 
-use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use super::context::LoadContext;
 use super::problem::Problem;
 use super::table::{StringValue, TableReader};
 use crate::outbound::{AllowedTarget, Settings};
+use crate::regular_file::{self, MAX_PEM};
 use crate::seal::{SealKey, Seals};
 
 /// The largest `settle_ms`. Larger: receivers and followers of the change feed think that nothing happens. Smaller: a
@@ -181,7 +181,8 @@ pub(super) fn read_authorities(
 
 /// The certificates of a file, or the title and label of its fault.
 fn authorities_of(file: &Path) -> Result<Vec<CertificateDer<'static>>, (&'static str, Option<String>)> {
-    let text = fs::read(file).map_err(|error| ("can't read the certificate authorities", Some(error.to_string())))?;
+    let read = regular_file::read(file, MAX_PEM);
+    let text = read.map_err(|error| ("can't read the certificate authorities", Some(error.to_string())))?;
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let authorities = read.ok().filter(|authorities| !authorities.is_empty());
     let authorities = authorities.ok_or(("no certificate in PEM form", None))?;

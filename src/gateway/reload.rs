@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
@@ -17,7 +17,8 @@ use tokio::sync::OwnedMutexGuard;
 use super::changes::{fingerprint, is_watched};
 use super::databases::Databases;
 use crate::config::{
-    CertificateFiles, Config, GatewayConfig, Problems, ServedConfig, Sources, TenantConfig, WatchedFolders,
+    CertificateFiles, Config, GatewayConfig, Problems, RegistryConfig, ServedConfig, Sources, TenantConfig,
+    WatchedFolders,
 };
 use crate::edge::{Certificates, PreparedCertificate};
 use crate::file_stamp::FileStamp;
@@ -31,6 +32,12 @@ use crate::tenant::{self, Directory, RemovedDatabase, last_used};
 /// Larger: one mistake in a pattern of thousands of tenants fills the log. Smaller: an operator fixes the faults in
 /// more rounds.
 const LOGGED_FAULTS: usize = 20;
+
+/// How long a reload waits for the registry, which may have changes that belong with those of the files.
+///
+/// Larger: a registry that does not answer delays changes of the files for longer. Smaller: a tenant that moves from a file to a
+/// slow registry is not served for a moment.
+const REGISTRY_LIMIT: Duration = Duration::from_secs(5);
 
 /// Replaces the configuration that is served.
 #[derive(Clone, Debug)]
@@ -114,10 +121,19 @@ impl Reloader {
         served: Arc<ServedState>,
     ) -> Result<ServedState, Box<RefusedConfig>> {
         // From here on, the registry changes no tenant until the files are served.
+        let metrics = &self.pipeline.metrics;
+        let refused = |faults: String| {
+            metrics.reloads.with_label_values(&["refused"]).inc();
+            metrics.last_reload_successful.set(0);
+            tracing::error!(faults, "the changed configuration is refused; the one before it goes on");
+        };
         let registered = match &self.following {
             Some(following) => {
-                following.catch_up().await;
-                Some(Registered { followed: following.hold().await, following: Arc::clone(following) })
+                let Some(followed) = following.hold(REGISTRY_LIMIT).await else {
+                    refused("the registry stopped answering while a change of it was read".to_owned());
+                    return Err(Box::default());
+                };
+                Some(Registered { followed, following: Arc::clone(following) })
             }
             None => None,
         };
@@ -126,12 +142,6 @@ impl Reloader {
             let (path, certificates) = (path.to_owned(), Arc::clone(&self.certificates));
             let (before, served) = (Arc::clone(&before), Arc::clone(&served));
             on_own_thread(move || read(&path, &before, &served, &certificates, registered)).await
-        };
-        let metrics = &self.pipeline.metrics;
-        let refused = |faults: String| {
-            metrics.reloads.with_label_values(&["refused"]).inc();
-            metrics.last_reload_successful.set(0);
-            tracing::error!(faults, "the changed configuration is refused; the one before it goes on");
         };
         let LoadedConfig { directory, certificate, state, registered } = match outcome {
             Ok(Ok(read)) => read,
@@ -303,6 +313,12 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         domains,
         acme,
     } = before;
+    let places = |registry: &Option<RegistryConfig>| {
+        registry.as_ref().map(|RegistryConfig { database, snapshot, folder, variables: _ }| {
+            (database.clone(), snapshot.clone(), folder.clone())
+        })
+    };
+    let variables = |registry: &Option<RegistryConfig>| registry.as_ref().map(|registry| registry.variables.clone());
     let changes = [
         ("listen", *listen != after.listen),
         ("admin_listen", *admin_listen != after.admin_listen),
@@ -316,7 +332,8 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         ("tls.cache_mib", *certificate_cache != after.certificate_cache),
         ("limits", *limits != after.limits),
         ("webhooks", *webhooks != after.webhooks),
-        ("registry", *registry != after.registry),
+        ("registry", places(registry) != places(&after.registry)),
+        ("tenant_variables", variables(registry) != variables(&after.registry)),
         ("operator", *operator != after.operator),
         ("domains", *domains != after.domains),
         ("acme", *acme != after.acme),

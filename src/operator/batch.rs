@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::Call;
 use super::nodes::wait_for;
 use super::refusal::OperatorRefusal;
-use super::tenants::{check, make_tables};
+use super::tenants::{check, check_files, make_tables};
 use crate::config::registered::json::Faults;
 use crate::registry::editing::Checked;
 use crate::reply::Reply;
@@ -91,6 +91,18 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     if !faults.is_empty() {
         return Err(OperatorRefusal::Faults(faults));
     }
+    let removed: Vec<_> = operations.iter().filter_map(|operation| operation.remove.as_deref()).collect();
+    let put = |change| match change {
+        &Operated::Put(ref checked) => Some(&checked.tenant),
+        Operated::Remove(_) => None,
+    };
+    let wanted: Vec<_> = changes.iter().filter_map(put).collect();
+    check_files(call, &wanted, &removed).map_err(|(at, refusal)| match refusal {
+        OperatorRefusal::Conflict { key, message } => {
+            OperatorRefusal::Conflict { key: format!("operations.{}.{key}", configs[at].0), message }
+        }
+        other => other,
+    })?;
     if migrate {
         for (_, config) in &configs {
             make_tables(config).await?;

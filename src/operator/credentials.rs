@@ -85,7 +85,7 @@ async fn find(call: &Call<'_>, slug: &str) -> Result<Arc<TenantConfig>, Operator
     let following = call.api.following().map_err(|_| unknown())?;
     let row = call.api.registry().await?.find(slug).await?.ok_or_else(unknown)?;
     let text = row.text.unwrap_or_default();
-    let read = RegisteredTenant::read(slug, &text, &following.config().folder, None);
+    let read = RegisteredTenant::read(slug, &text, following.config(), None);
     let cause = |problems: crate::config::Problems| OperatorRefusal::TenantDatabase { cause: problems.to_string() };
     Ok(read.map_err(cause)?.config)
 }

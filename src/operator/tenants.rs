@@ -1,5 +1,6 @@
 //! `/v1/tenants`: adding, changing, removing and showing tenants.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use http::header::{ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
@@ -11,10 +12,10 @@ use super::Call;
 use super::credentials::{administration_url, new_link, new_token};
 use super::nodes::wait_for;
 use super::refusal::OperatorRefusal;
-use crate::config::TenantConfig;
 use crate::config::registered::json;
+use crate::config::{RegisteredTenant, TenantConfig};
 use crate::registry::describe;
-use crate::registry::editing::Checked;
+use crate::registry::editing::{self, Checked, EditRefused};
 use crate::reply::Reply;
 use crate::store::registry::{RegistryChange, RegistryWrite, RegistryWritten};
 use crate::store::{self, AdminRole, Reach, with_causes};
@@ -65,6 +66,7 @@ pub(super) async fn put(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRe
     }
     let expected = expected(&call.head.headers)?;
     let mut checked = check(call, slug, &call.object()?).await?;
+    check_files(call, &[&checked.tenant], &[]).map_err(|(_, refusal)| refusal)?;
     if link.is_some() {
         administration_url(call, &checked.tenant.config)?;
     }
@@ -142,6 +144,31 @@ pub(super) async fn check(
 ) -> Result<Checked, OperatorRefusal> {
     let text = json::to_text(slug, object).map_err(OperatorRefusal::Faults)?;
     Ok(call.with_editor(|editor| editor.check(slug, text)).await??)
+}
+
+/// Refuses tenants that would share a SQLite file with another tenant, under whichever names. Those of `removed` go away.
+pub(super) fn check_files(
+    call: &Call<'_>,
+    wanted: &[&RegisteredTenant],
+    removed: &[&str],
+) -> Result<(), (usize, OperatorRefusal)> {
+    let directory = call.api.directory.load_full();
+    let is_new = |tenant: &&&RegisteredTenant| {
+        let served = directory.config(&tenant.config.slug);
+        served.is_none_or(|served| served.database != tenant.config.database)
+    };
+    // One that keeps its database was compared when it got it.
+    if !wanted.iter().any(|tenant| is_new(&tenant)) {
+        return Ok(());
+    }
+    let leaving: HashSet<&str> =
+        wanted.iter().map(|tenant| &*tenant.config.slug).chain(removed.iter().copied()).collect();
+    let others = directory.configs().filter(|other| !leaving.contains(&*other.slug));
+    let checked = tokio::task::block_in_place(|| editing::check_files(wanted, others));
+    checked.map_err(|(at, refused)| match refused {
+        EditRefused::Write(refused) => (at, OperatorRefusal::of_write(refused, &[(String::new(), &wanted[at].config)])),
+        other => (at, other.into()),
+    })
 }
 
 /// Makes the tables of a tenant, or brings them to this version.

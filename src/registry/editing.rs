@@ -1,14 +1,15 @@
 //! Checks a change of the registry before it is written: for the operator API and for commands alike.
 
-use std::path::Path;
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::config::{GatewayConfig, Problems, RegisteredTenant, RegistryConfig};
+use crate::config::{GatewayConfig, Problems, RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::host::HostName;
 use crate::store::registry::{Claims, RegistryChange, RegistryWrite, WriteRefused};
-use crate::store::{DatabaseLocation, Registry, Store, StoreError};
+use crate::store::{FileId, Registry, Store, StoreError};
 
 use super::claimed::{Conflict, FileTenants};
 
@@ -92,7 +93,7 @@ impl Editor<'_> {
             let message = format!("the tenant has {} bytes, and may have {MAX_TEXT}", text.len());
             return Err(EditRefused::Unfit { key: "", message });
         }
-        let tenant = match RegisteredTenant::read(slug, &text, &self.config.folder, Some(self.gateway)) {
+        let tenant = match RegisteredTenant::read(slug, &text, self.config, Some(self.gateway)) {
             Ok(tenant) => tenant,
             Err(problems) => return Err(EditRefused::Faults { problems, text }),
         };
@@ -100,8 +101,12 @@ impl Editor<'_> {
             let place = owner.origin.file_and_line();
             return Err(EditRefused::OfFile { key, what, slug: owner.slug.to_string(), place });
         }
-        let own = [(&self.config.database, "the registry"), (&self.config.snapshot, "the snapshot of the registry")];
-        if let Some((_, what)) = own.into_iter().find(|(own, _)| is_same(own, &tenant.config.database)) {
+        let file = tenant.config.database.file().and_then(|file| file.metadata().ok());
+        if file.is_some_and(|file| !file.is_file()) {
+            let message = "the path of the database leads to something that is not a regular file".to_owned();
+            return Err(EditRefused::Unfit { key: "database", message });
+        }
+        if let Some(what) = self.config.own(&tenant.config.database) {
             return Err(EditRefused::Unfit { key: "database", message: format!("the database is that of {what}") });
         }
         Ok(Checked { tenant, text, identity: None })
@@ -145,16 +150,53 @@ impl Editor<'_> {
     }
 }
 
-/// Whether two addresses are those of one database. Looks at the file system.
-fn is_same(one: &DatabaseLocation, other: &DatabaseLocation) -> bool {
-    match (one.file(), other.file()) {
-        (Some(one), Some(other)) => {
-            let found = |file: &Path| file.canonicalize().ok();
-            one == other || found(one).is_some_and(|one| found(other).is_some_and(|other| one == other))
+/// Refuses a tenant whose SQLite database is a file that another tenant uses under another name, such as a hard link. Equal
+/// paths are compared when the tenants are written. `others` are all other tenants of this node that stay. Looks at the files
+/// of all of them, which blocks, unless no database of `wanted` exists yet.
+///
+/// # Errors
+/// The position in `wanted`, and why it is refused.
+pub fn check_files<'t>(
+    wanted: &[&RegisteredTenant],
+    others: impl Iterator<Item = &'t Arc<TenantConfig>>,
+) -> Result<(), (usize, EditRefused)> {
+    let mut files = HashMap::new();
+    let mut have_links = false;
+    for (at, tenant) in wanted.iter().enumerate() {
+        let Some((file, has_links)) = tenant.config.database.file().and_then(FileId::at) else { continue };
+        have_links |= has_links;
+        if let Some(first) = files.insert(file, at).filter(|first: &usize| wanted[*first].database != tenant.database) {
+            return Err((at, taken(tenant, &wanted[first].config)));
         }
-        (None, None) => one.identity() == other.identity(),
-        _ => false,
     }
+    if files.is_empty() {
+        return Ok(());
+    }
+    for other in others {
+        let Some(path) = other.database.file() else { continue };
+        let beside = have_links.then(|| FileId::beside(path)).into_iter().flatten();
+        for at in FileId::at(path).map(|(file, _)| file).into_iter().chain(beside).filter_map(|file| files.get(&file)) {
+            if wanted[*at].database != other.database_identity() {
+                return Err((*at, taken(wanted[*at], other)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn taken(wanted: &RegisteredTenant, owner: &TenantConfig) -> EditRefused {
+    let slug = owner.slug.to_string();
+    if owner.origin.is_registered() {
+        let (kind, value) = ("database", wanted.database.clone());
+        return EditRefused::Write(WriteRefused::Taken {
+            slug: wanted.config.slug.to_string(),
+            kind,
+            value,
+            owner: slug,
+        });
+    }
+    let (what, place) = ("the database".to_owned(), owner.origin.file_and_line());
+    EditRefused::OfFile { key: "database", what, slug, place }
 }
 
 impl Checked {

@@ -10,10 +10,11 @@ mod error;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Notify, OnceCell, OwnedMutexGuard};
+use tokio::time::timeout_at;
 
 pub use error::FollowError;
 
@@ -45,7 +46,11 @@ pub struct Following {
     all_metrics: Metrics,
     node: NodeName,
     certificates: Arc<ObtainedCertificates>,
-    /// Held while tenants change, by this or by a reload of the files.
+    /// Held by the one call that looks at the registry and takes over what it found, so that no other one changes what it
+    /// compares with.
+    looking: tokio::sync::Mutex<()>,
+    /// Held while tenants change, by this or by a reload of the files. Not while the registry is looked at, since it may not
+    /// answer.
     followed: Arc<tokio::sync::Mutex<Followed>>,
     /// The local operator API has written, or the files have changed.
     pub(super) changed: Notify,
@@ -127,6 +132,7 @@ impl Following {
             sightings: Mutex::default(),
             is_other: AtomicBool::new(false),
             restores: AtomicU64::new(0),
+            looking: tokio::sync::Mutex::default(),
             followed: Arc::new(tokio::sync::Mutex::new(followed)),
         };
         {
@@ -217,9 +223,17 @@ impl Following {
         }
     }
 
-    /// Keeps the tenants of the registry as they are while the files are read again.
-    pub async fn hold(&self) -> OwnedMutexGuard<Followed> {
-        Arc::clone(&self.followed).lock_owned().await
+    /// Takes what is in the registry now, as [`Self::catch_up`] does, and keeps its tenants as they are while the files are
+    /// read again. `None` if the registry stopped answering in the middle of a change.
+    pub async fn hold(self: &Arc<Self>, limit: Duration) -> Option<OwnedMutexGuard<Followed>> {
+        let deadline = Instant::now() + limit;
+        let following = Arc::clone(self);
+        // A task, so that it goes on when the time is up: a change is taken over as a whole.
+        let caught_up = tokio::spawn(async move { following.catch_up().await });
+        if timeout_at(deadline.into(), caught_up).await.is_err() {
+            tracing::warn!("the registry does not answer; the files are read without its latest changes");
+        }
+        timeout_at(deadline.into(), Arc::clone(&self.followed).lock_owned()).await.ok()
     }
 
     /// Writes and logs what became of a change, and stops writing of this node: it ends.
@@ -233,8 +247,9 @@ impl Following {
 
     pub(super) async fn follow(&self) -> Result<(), FollowError> {
         let registry = self.open().await?;
-        let mut followed = self.followed.lock().await;
+        let _looking = self.looking.lock().await;
         let (head, beats) = registry.look().await?;
+        let mut followed = self.followed.lock().await;
         let own_beat = beats.get(self.node.id()).cloned();
         self.sightings.lock().unwrap_or_else(PoisonError::into_inner).note(beats);
         let known = &followed.head;
@@ -314,7 +329,7 @@ impl Following {
             removed.extend(config.map(|config| Arc::clone(&config.slug)));
         }
         let mut put = Vec::with_capacity(changed.len());
-        let read = read_rows(changed, &self.config.folder).await;
+        let read = read_rows(changed, &self.config).await;
         let leaving: HashSet<Arc<str>> = removed
             .iter()
             .cloned()

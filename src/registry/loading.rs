@@ -1,7 +1,6 @@
 //! Reads all of the registry, or its snapshot while it is away: when a node starts, and for commands.
 
 use std::num::NonZero;
-use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -116,7 +115,7 @@ async fn complete(
             (None, head, rows)
         }
     };
-    Ok(Loaded { registry, head, rows: read_rows(rows, &config.folder).await })
+    Ok(Loaded { registry, head, rows: read_rows(rows, config).await })
 }
 
 /// Where the registry is, and all of its rows. Changes between its pages come again as increments after the head.
@@ -125,29 +124,29 @@ pub(super) async fn read_whole(registry: &Registry) -> Result<(Head, Vec<Registr
 }
 
 /// Reads the text of a row, and adds the domains of the tenant.
-pub(super) fn read_row(row: &RegistryRow, folder: &Path) -> Result<RegisteredTenant, Problems> {
+pub(super) fn read_row(row: &RegistryRow, config: &RegistryConfig) -> Result<RegisteredTenant, Problems> {
     let text = row.text.as_deref().unwrap_or_default();
-    Ok(RegisteredTenant::read(&row.slug, text, folder, None)?.with_domains(&row.domains))
+    Ok(RegisteredTenant::read(&row.slug, text, config, None)?.with_domains(&row.domains))
 }
 
 /// Reads the texts of rows, on several threads if there are many.
 pub(super) async fn read_rows(
     rows: Vec<RegistryRow>,
-    folder: &Path,
+    config: &RegistryConfig,
 ) -> Vec<(RegistryRow, Result<RegisteredTenant, Problems>)> {
     if rows.len() <= 1 {
-        return rows.into_iter().map(|row| (read_row(&row, folder), row)).map(|(tenant, row)| (row, tenant)).collect();
+        return rows.into_iter().map(|row| (read_row(&row, config), row)).map(|(tenant, row)| (row, tenant)).collect();
     }
-    let folder = folder.to_owned();
+    let config = config.clone();
     let reading = tokio::task::spawn_blocking(move || {
         let threads =
             std::thread::available_parallelism().map_or(1, NonZero::get).min(rows.len() / ROWS_PER_THREAD + 1);
         let part = rows.len().div_ceil(threads);
         let tenants: Vec<_> = std::thread::scope(|scope| {
-            let folder = &folder;
+            let config = &config;
             let parts: Vec<_> = rows
                 .chunks(part)
-                .map(|rows| scope.spawn(move || rows.iter().map(|row| read_row(row, folder)).collect::<Vec<_>>()))
+                .map(|rows| scope.spawn(move || rows.iter().map(|row| read_row(row, config)).collect::<Vec<_>>()))
                 .collect();
             let join = |part: std::thread::ScopedJoinHandle<'_, Vec<_>>| {
                 part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

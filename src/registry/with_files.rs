@@ -29,7 +29,7 @@ impl Followed {
         let waiting = self.refused.values().filter_map(|refused| {
             let slug = &refused.row.slug;
             refused.row.text.as_ref()?;
-            let tenant = read_row(&refused.row, &following.config().folder).ok()?;
+            let tenant = read_row(&refused.row, following.config()).ok()?;
             let is_free = files.conflict(&tenant).is_none()
                 && tenant.config.hosts().all(|host| {
                     registered
@@ -49,7 +49,7 @@ impl Followed {
     pub fn took(&mut self, files: FileTenants, served: &Directory, following: &Following) {
         self.files = Arc::new(files);
         self.refused.retain(|slug, refused| {
-            let read = read_row(&refused.row, &following.config().folder);
+            let read = read_row(&refused.row, following.config());
             let config = served.config(slug).filter(|config| config.origin.is_registered());
             let is_served = read.ok().zip(config).is_some_and(|(tenant, config)| config.is_same(&tenant.config));
             !is_served

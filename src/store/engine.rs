@@ -36,7 +36,7 @@ pub use commit_stamp::CommitStamp;
 pub use connections::Connections;
 pub(super) use database::{Database, Transaction};
 pub(super) use database_file::DatabaseFile;
-pub(crate) use database_file::{LOG, SHARED_MEMORY, next_to};
+pub(crate) use database_file::{BESIDE, FileId, LOG, SHARED_MEMORY, next_to};
 pub use database_time::DatabaseTime;
 pub use error::StoreError;
 pub use limits::DatabaseLimits;

@@ -3,11 +3,14 @@
 mod api;
 mod clock;
 mod commands;
+mod databases;
 mod description;
 mod documented;
+mod files;
 mod following;
 mod full_disk;
 mod outage;
 mod ownership;
 pub(crate) mod scene;
 mod snapshot;
+mod variables;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use crate::config::{GatewayConfig, Sources, TenantConfig, holds_password};
 use crate::owner_only::{OTHERS, OTHERS_OR_GROUP_WRITE, exposed_by};
+use crate::regular_file::{self, MAX_TENANTS};
 use crate::store::{LOG, SHARED_MEMORY, next_to};
 
 /// The warnings: one per file, and one for a database with the files next to it.
@@ -20,7 +21,10 @@ pub(super) fn warnings(
     tenants: &[Arc<TenantConfig>],
     sources: &Sources,
 ) -> Vec<String> {
-    let with_password = |file: &PathBuf| std::fs::read_to_string(file).is_ok_and(|text| holds_password(&text));
+    let with_password = |file: &PathBuf| {
+        let text = regular_file::read(file, MAX_TENANTS).ok().and_then(|text| String::from_utf8(text).ok());
+        text.is_some_and(|text| holds_password(&text))
+    };
     let configuration = sources.files().into_iter().filter(with_password).collect::<BTreeSet<_>>();
     let own = gateway.and_then(|gateway| gateway.certificate.as_ref()).into_iter();
     let of_tenants = tenants.iter().flat_map(|tenant| tenant.certificates.iter().map(|(_, files)| files));

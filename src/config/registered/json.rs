@@ -101,7 +101,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::RegisteredTenant;
+    use crate::config::{RegisteredTenant, RegistryConfig, TenantVariables};
+    use crate::store::DatabaseLocation;
+
+    fn registry() -> RegistryConfig {
+        let location = |url: &str| DatabaseLocation::parse(url, Path::new("/")).unwrap();
+        let (database, snapshot) = (location("sqlite:registry.db"), location("sqlite:snapshot.db"));
+        RegistryConfig { database, snapshot, folder: "/".into(), variables: TenantVariables::default() }
+    }
 
     fn object(value: Value) -> Map<String, Value> {
         match value {
@@ -122,7 +129,7 @@ mod tests {
     fn an_object_is_a_text_and_a_text_an_object() {
         let text = to_text("acme", &acme()).unwrap();
         assert!(text.starts_with("[[tenant]]\nslug = \"acme\"\n"), "{text}");
-        let read = RegisteredTenant::read("acme", &text, Path::new("/"), None).unwrap();
+        let read = RegisteredTenant::read("acme", &text, &registry(), None).unwrap();
         assert_eq!((&*read.config.name, read.config.requests_per_minute), ("Acme \"Ltd\"", 90));
         let mut expected = acme();
         expected.insert("slug".to_owned(), json!("acme"));
@@ -140,7 +147,7 @@ mod tests {
         faulty.insert("tls".to_owned(), json!({ "forms.acme.org": { "certificate": "acme.pem" } }));
         faulty.remove("name");
         let text = to_text("acme", &faulty).unwrap();
-        let problems = RegisteredTenant::read("acme", &text, Path::new("/"), None).unwrap_err();
+        let problems = RegisteredTenant::read("acme", &text, &registry(), None).unwrap_err();
         let faults = by_key(&problems, &text);
         let keys: Vec<_> = faults.keys().map(String::as_str).collect();
         let expected =

@@ -1,6 +1,7 @@
 //! Faults across files: includes, unreadable files, and invalid TOML.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use super::super::Config;
 use super::{ACME, Folder, GATEWAY};
@@ -83,6 +84,15 @@ fn a_file_that_can_not_be_read_is_named() {
     let problems = Config::load(&folder.path("none.toml")).unwrap_err();
     assert_eq!(problems.len(), 1);
     assert!(problems.to_string().contains(&*folder.path("none.toml").to_string_lossy()), "{problems}");
+    folder.write("big.toml", "=\n".repeat(8 * 1024 * 1024));
+    let problems = folder.load(&format!("include = [\"big.toml\"]\n{GATEWAY}{ACME}")).unwrap_err();
+    let [problem] = problems.iter().collect::<Vec<_>>()[..] else { panic!("{}", problems.len()) };
+    assert_eq!(
+        (problem.path(), problem.title()),
+        (&*folder.path("big.toml"), "more than 4 MiB of the file have no `[[tenant]]` header")
+    );
+    folder.write("small.toml", "=\n".repeat(100_000));
+    assert!(folder.load(&format!("include = [\"small.toml\"]\n{GATEWAY}{ACME}")).unwrap_err().len() <= 1000);
     folder.write("tenants.d/a.toml", b"[[tenant]]\nname = \"\xff\"\n");
     fs::create_dir(folder.path("tenants.d/b.toml")).unwrap();
     let faults = folder.faults(&format!("include = [\"tenants.d/*.toml\"]\n{GATEWAY}"));
@@ -105,4 +115,46 @@ fn every_syntax_error_is_reported() {
     let include = format!("include = [\"a.toml\"]\n{GATEWAY}{ACME}");
     folder.write("a.toml", "[[tenant]]\nname = \"unclosed\nslug = = 1\n");
     assert!(folder.faults(&include).iter().all(|fault| fault.starts_with("a.toml:")));
+}
+
+#[test]
+fn one_sqlite_file_is_recognised_under_every_name() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.path(name);
+    for name in ["data/acme.db", "data/acme.db-wal", "data/acme.db-journal"] {
+        folder.write(name, name);
+    }
+    fs::hard_link(at("data/acme.db"), at("hard.db")).unwrap();
+    fs::hard_link(at("data/acme.db-wal"), at("log.db")).unwrap();
+    fs::hard_link(at("data/acme.db-journal"), at("journal.db")).unwrap();
+    for (target, link) in
+        [("data", "folder"), ("data/acme.db", "link.db"), ("later.db", "to later.db"), ("later.db-wal", "to a log.db")]
+    {
+        symlink(target, at(link)).unwrap();
+    }
+    let tenants = |one: &str, other: &str| {
+        let globex = ACME.replace("acme", "globex").replace("globex.db", other);
+        format!("{GATEWAY}{}{globex}", ACME.replace("acme.db", one))
+    };
+    for (one, other) in [
+        ("data/acme.db", "link.db"),
+        ("data/acme.db", "hard.db"),
+        ("hard.db", "link.db"),
+        ("data/acme.db", "log.db"),
+        ("log.db", "data/acme.db"),
+        ("link.db", "journal.db"),
+        ("data/acme.db", "folder/acme.db"),
+        ("data/acme.db", "none/../data/acme.db"),
+        ("later.db", "to later.db"),
+        ("none/later.db", "folder/../none/../none/later.db"),
+    ] {
+        let faults = folder.faults(&tenants(one, other));
+        assert!(
+            faults.len() == 1 && faults[0].contains("each tenant needs a database of its own"),
+            "{one}: {faults:?}"
+        );
+    }
+    let faults = folder.faults(&tenants("later.db", "to a log.db"));
+    assert!(faults.len() == 1 && faults[0].contains("not the path of a SQLite file"), "{faults:?}");
+    folder.load(&tenants("data/acme.db", "data/globex.db")).unwrap();
 }

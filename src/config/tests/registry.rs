@@ -25,7 +25,11 @@ fn the_keys_have_the_documented_defaults() {
     let reference = include_str!("../../../deploy/configuration.md");
     let (_, operator) = reference.split_once("### The operator API\n").expect("the page has the section");
     assert!(operator.split("\n### ").next().is_some_and(|section| section.contains("| `listen` | required |")));
-    for row in ["| `registry` | none |", "| `registry_snapshot` | `\"registry-snapshot.db\"` |"] {
+    for row in [
+        "| `registry` | none |",
+        "| `registry_snapshot` | `\"registry-snapshot.db\"` |",
+        "| `tenant_variables` | `[\"FORMGATE_TENANT_*\"]` |",
+    ] {
         assert!(reference.contains(row), "{row}");
     }
     let registry = load(&folder, "registry = \"sqlite:registry.db\"", None).registry.expect("it is configured");
@@ -33,6 +37,22 @@ fn the_keys_have_the_documented_defaults() {
     assert_eq!(name(registry.database.file()), Some("registry.db".into()));
     assert_eq!(name(registry.snapshot.file()), Some("registry-snapshot.db".into()));
     assert_eq!(registry.snapshot.file().and_then(Path::parent), Some(&*registry.folder));
+    let may_use = |keys: &str, name: &str| {
+        let keys = format!("registry = \"sqlite:registry.db\"\n{keys}");
+        load(&folder, &keys, None).registry.expect("it is configured").variables.allow(name)
+    };
+    for (keys, name, expected) in [
+        ("", "FORMGATE_TENANT_DB_PASSWORD", true),
+        ("", "DB_PASSWORD", false),
+        ("tenant_variables = [\"DB_PASSWORD\"]", "DB_PASSWORD", true),
+        ("tenant_variables = [\"DB_PASSWORD\"]", "DB_PASSWORD_2", false),
+        ("tenant_variables = [\"DB_PASSWORD\"]", "FORMGATE_TENANT_DB_PASSWORD", false),
+        ("tenant_variables = [\"A_*\", \"B\"]", "A_1", true),
+        ("tenant_variables = [\"*\"]", "ANY", true),
+        ("tenant_variables = []", "FORMGATE_TENANT_DB_PASSWORD", false),
+    ] {
+        assert_eq!(may_use(keys, name), expected, "{keys} {name}");
+    }
 }
 
 #[test]
@@ -52,7 +72,15 @@ fn what_can_not_be_used_is_a_fault() {
     for (keys, listen, title) in [
         ("registry = \"redis://127.0.0.1\"", None, "not the address of a database"),
         ("registry_snapshot = \"snapshot.db\"", None, "there is no registry to keep a snapshot of"),
+        (
+            "registry = \"sqlite:a.db\"\nregistry_snapshot = \"none/../a.db\"",
+            None,
+            "the registry can't be its own snapshot",
+        ),
         ("registry = \"sqlite:a.db\"\nregistry_snapshot = \"a.db\"", None, "the registry can't be its own snapshot"),
+        ("tenant_variables = [\"A*B\"]", None, "not the name of an environment variable"),
+        ("tenant_variables = [\"**\"]", None, "not the name of an environment variable"),
+        ("tenant_variables = \"A\"", None, "expected an array of strings"),
         ("", Some(""), "`listen` needs at least one entry"),
         ("", Some("\"localhost\""), "not an address to listen on"),
         ("", Some("\"unix:\""), "not the path of a socket"),

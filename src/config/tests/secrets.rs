@@ -69,3 +69,9 @@ fn no_report_and_no_debug_shows_a_secret() {
     assert!(report.contains("tenants.toml:12:12") && report.contains("slug = \"acme\""), "{report}");
     assert!(!report.contains("hunter2") && !report.contains("postgres"), "{report}");
 }
+
+#[test]
+fn a_file_writes_a_dollar_and_a_brace_with_a_second_dollar() {
+    let config = Folder::new().load(&with("name = \"Acme\"", "name = \"Cash $${More} ${SLUG}\"")).unwrap();
+    assert_eq!(&*config.tenants[0].name, "Cash ${More} acme");
+}

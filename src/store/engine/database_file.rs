@@ -1,10 +1,11 @@
-//! Detects that the file of an open SQLite database was replaced.
+//! The files of a SQLite database: whether one was replaced, and whether two databases are one file.
 //!
 //! A backup is often restored by moving it to the path of the running database. Open connections would go on using the
 //! old, now unlinked file, so each request checks that the path still leads to the open file. The check takes a
 //! microsecond.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::location::DatabaseLocation;
@@ -43,6 +44,33 @@ pub(crate) const LOG: &str = "-wal";
 
 /// The suffix of the shared memory file, an index of the log.
 pub(crate) const SHARED_MEMORY: &str = "-shm";
+
+/// The suffix of the rollback journal, until the database is in WAL mode.
+pub(crate) const JOURNAL: &str = "-journal";
+
+/// The suffixes of the files that SQLite keeps next to a database.
+pub(crate) const BESIDE: [&str; 3] = [LOG, SHARED_MEMORY, JOURNAL];
+
+/// A file under whichever of its names. Paths that lead to one file are not always equal when they are resolved: it may have
+/// hard links, be on a file system that ignores case, or be mounted twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    /// The file that is at a path now, and whether it has several hard links. `None` if there is none.
+    pub(crate) fn at(path: &Path) -> Option<(Self, bool)> {
+        let data = path.metadata().ok()?;
+        Some((Self { device: data.dev(), inode: data.ino() }, data.nlink() > 1))
+    }
+
+    /// The files that SQLite keeps next to a database.
+    pub(crate) fn beside(database: &Path) -> impl Iterator<Item = Self> {
+        BESIDE.into_iter().filter_map(move |end| Some(Self::at(&next_to(database, end))?.0))
+    }
+}
 
 /// The file that SQLite creates next to a database, or next to the target of a symbolic link, with this suffix.
 pub(crate) fn next_to(database: &Path, end: &str) -> PathBuf {

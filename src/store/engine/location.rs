@@ -157,6 +157,12 @@ impl DatabaseLocation {
         }
     }
 
+    /// Whether it is the URL of a Postgres server, without a password.
+    #[must_use]
+    pub fn lacks_password(&self) -> bool {
+        matches!(self.kind, DatabaseKind::Postgres(_)) && !postgres_url::has_password(self.text.expose_secret())
+    }
+
     fn server<'s>(&self, server: &'s OnceLock<Arc<PostgresServer>>) -> &'s Arc<PostgresServer> {
         server.get_or_init(|| {
             let parsed = postgres_url::parse(self.text.expose_secret());

@@ -3,6 +3,7 @@
 //! Owns how the settings of a session reach the server: as startup parameters, by `set_config` in the session, or in
 //! each transaction, depending on [`super::pooler`]. Knows nothing about URLs.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use super::session_attributes::SessionAttributes;
 use super::session_source::SchemaSetting;
 use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::DatabaseFailure;
+use crate::regular_file::{self, MAX_PEM};
 use crate::store::statement::{Row, Sql};
 
 /// How long connecting may take, unless the URL allows more.
@@ -58,6 +60,8 @@ pub(super) struct PostgresServer {
     pooling: Pooling,
     /// The schema that the URL names, which the first migration creates.
     schema: Option<String>,
+    /// The files of certificates and keys that the URL names.
+    files: Box<[PathBuf]>,
     detected: OnceLock<Pooler>,
     is_logged: AtomicBool,
     /// Version 13 and older, and servers on some systems, can't check during a statement whether the client is still
@@ -173,6 +177,7 @@ impl PostgresServer {
         attributes: SessionAttributes,
         pooling: Pooling,
         schema: Option<String>,
+        files: Box<[PathBuf]>,
     ) -> Self {
         Self {
             options,
@@ -181,6 +186,7 @@ impl PostgresServer {
             attributes,
             pooling,
             schema,
+            files,
             detected: OnceLock::new(),
             is_logged: AtomicBool::new(false),
             cannot_check_client: AtomicBool::new(false),
@@ -198,7 +204,8 @@ impl PostgresServer {
         let others = self.settings.iter().filter(|setting| !is_path(setting)).cloned();
         let settings = others.chain([("search_path".to_owned(), String::new())]).collect();
         let options = self.options.clone();
-        Some(Self::new(options, settings, self.connect_limit, self.attributes, self.pooling, None))
+        let files = self.files.clone();
+        Some(Self::new(options, settings, self.connect_limit, self.attributes, self.pooling, None, files))
     }
 
     /// A text that is equal for two servers if and only if they lead to the same tables.
@@ -273,6 +280,7 @@ impl PostgresServer {
     /// Connects, with additional settings.
     pub(super) async fn connect(&self, further: &[(&'static str, String)]) -> Result<PostgresSession, sqlx::Error> {
         let connecting = async {
+            self.check_files().await?;
             let further = further.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
             let settings: Vec<_> = self.settings.iter().cloned().chain(further).collect();
             let mut session = self.open(settings).await?;
@@ -281,6 +289,20 @@ impl PostgresServer {
         };
         let timed_out = || Err(super::session::timed_out());
         within(self.connect_limit, ONCE_MORE, connecting).await.unwrap_or_else(timed_out)
+    }
+
+    /// The driver would wait for a pipe, and read a file of any size.
+    async fn check_files(&self) -> Result<(), sqlx::Error> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let files = self.files.clone();
+        let check = move |file: &PathBuf| {
+            let unfit = |error| sqlx::Error::Tls(format!("can't read `{}`: {error}", file.display()).into());
+            regular_file::check(file, MAX_PEM).map_err(unfit)
+        };
+        let checked = tokio::task::spawn_blocking(move || files.iter().try_for_each(check)).await;
+        checked.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
     }
 
     async fn open(&self, settings: Vec<(String, String)>) -> Result<PostgresSession, sqlx::Error> {

@@ -259,3 +259,33 @@ async fn until(mut holds: impl AsyncFnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
+
+#[tokio::test]
+async fn a_pipe_or_a_huge_file_among_the_included_files_holds_up_no_later_change_and_no_stop() {
+    let Acme { site, mut node, token } = Acme::of(site());
+    let include = site.folder().join("more");
+    fs::create_dir(&include).expect("the site's folder can be written");
+    let text = fs::read_to_string(&site.config_path).expect("a configuration");
+    replace(&site.config_path, format!("include = [\"more/*.toml\"]\n{text}"));
+    node.wait_for_lines(NOTICED, "the configuration is reloaded", 1);
+    let odd = include.join("odd.toml");
+    for (round, fault) in [(1, "not a regular file"), (2, "larger than 64 MiB")] {
+        if round == 1 {
+            folder::make_pipe(&odd);
+        } else {
+            let elsewhere = include.join("draft");
+            fs::File::create(&elsewhere).and_then(|file| file.set_len(600 * 1024 * 1024)).expect("it can be written");
+            fs::rename(&elsewhere, &odd).expect("it can be written");
+        }
+        let line = wait_for(&mut node, fault);
+        assert!(line.contains("odd.toml") && line.contains("is refused"), "{line}");
+        fs::remove_file(&odd).expect("it can be written");
+        replace(&include.join("comment.toml"), format!("# {round}\n"));
+        node.wait_for_lines(NOTICED, "the configuration is reloaded", 1 + round);
+    }
+    let acme = node.client().to(&site.host("acme")).with(&token);
+    assert_eq!(acme.get("/api/v1/me").send().await.status, 200);
+    folder::make_pipe(&odd);
+    node.signal("HUP");
+    assert_eq!(node.stop(NOTICED).await, 0);
+}

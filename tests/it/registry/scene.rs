@@ -130,11 +130,16 @@ impl Scene {
 
     /// Runs a command with the configuration of the first node.
     pub(crate) fn run(&self, command: &[&str]) -> Output {
+        self.run_in(command, &[])
+    }
+
+    /// The same with more in its environment.
+    pub(crate) fn run_in(&self, command: &[&str], environment: &[(&str, &str)]) -> Output {
         if !self.config(0).exists() {
             self.write(0);
         }
         let config = self.config(0).display().to_string();
-        process::formgate(&[command, &["--config", &config]].concat())
+        process::formgate_with_environment(&[command, &["--config", &config]].concat(), environment)
     }
 
     pub(crate) fn succeed(&self, command: &[&str]) -> String {

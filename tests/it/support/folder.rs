@@ -61,3 +61,9 @@ pub(crate) fn owner_of(path: &Path) -> String {
     let done = Command::new("stat").args(["--format", "%U"]).arg(path).output().expect("stat is a part of coreutils");
     String::from_utf8(done.stdout).expect("UTF-8").trim().to_owned()
 }
+
+/// Makes a named pipe, which blocks whoever opens it to read.
+pub(crate) fn make_pipe(path: &Path) {
+    let made = rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0);
+    made.expect("the folder can be written");
+}

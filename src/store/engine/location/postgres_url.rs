@@ -37,6 +37,15 @@ pub(super) fn parse(text: &str) -> Result<PostgresServer, InvalidLocation> {
     parameters.into_server()
 }
 
+/// Whether a valid URL contains a password. libpq treats an empty one as omitted.
+pub(super) fn has_password(text: &str) -> bool {
+    let has = |url: Url| {
+        url.password().is_some_and(|password| !password.is_empty())
+            || url.query_pairs().any(|(name, value)| name == "password" && !value.is_empty())
+    };
+    split(text).is_ok_and(|(_, url)| has(url))
+}
+
 /// The host and port as written, and the rest as a URL with a placeholder host: the URL parser refuses a URL with a
 /// user and no host, which for libpq means the local socket.
 fn split(text: &str) -> Result<(&str, Url), InvalidLocation> {

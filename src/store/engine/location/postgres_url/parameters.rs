@@ -40,6 +40,9 @@ pub(in crate::store::engine::location) const SUPPORTED: [&str; 19] = [
     "pgbouncer",
 ];
 
+/// The parameters that name a file.
+const FILES: [&str; 3] = ["sslrootcert", "sslcert", "sslkey"];
+
 /// The values of `sslmode`.
 pub(super) const SSL_MODES: [&str; 6] = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
 
@@ -241,6 +244,11 @@ impl Parameters {
         if options.get_application_name().is_none() {
             options = options.application_name(self.fallback_name.as_deref().unwrap_or("formgate"));
         }
+        let files = self.driver.iter().filter(|(name, value)| {
+            // The driver also takes the content of a file.
+            FILES.contains(name) && !value.trim_start().starts_with("-----BEGIN")
+        });
+        let files = files.map(|(_, path)| path.into()).collect();
         let connect_limit = self.connect_limit.map_or(CONNECT_LIMIT, |limit| limit.max(CONNECT_LIMIT));
         Ok(PostgresServer::new(
             options.disable_statement_logging(),
@@ -249,6 +257,7 @@ impl Parameters {
             self.attributes,
             self.pooling,
             self.schema,
+            files,
         ))
     }
 }
