@@ -349,7 +349,7 @@ impl Domains {
         let is_over = domain.state == DomainState::Removed && now >= domain.since + KEPT;
         // A tenant that was removed has its domains again when it comes back.
         let is_remembered = domain.is_added && domain.proved_since.is_some();
-        if is_over && !(is_remembered && !registry.has_tenant(&domain.slug).await?) {
+        if is_over && (!is_remembered || registry.has_tenant(&domain.slug).await?) {
             registry.forget_domain(&domain).await?;
             return Ok(());
         }
