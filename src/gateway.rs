@@ -41,13 +41,14 @@ use crate::edge::{self, Addresses, BindError, Certificates, CheckIntervals, Drai
 use crate::gate::{BadTokens, Gate};
 use crate::memory::Memory;
 use crate::metrics::Metrics;
-use crate::operator::OperatorApi;
+use crate::operator::{OperatorApi, WAITS, WAITS_OF_A_CALLER};
 use crate::outbound::{Client, Guard, TestRequests};
 use crate::quota::Quota;
 use crate::registry::{self, FileTenants, FollowRegistry, Following, LoadError, Loaded, NodeName, RegistrySeals};
 use crate::request::{Pipeline, RequestsInFlight};
 use crate::shared::announce::TokenChangeSubscription;
 use crate::shared::{RedisClient, RedisClientError, RedisConnections};
+use crate::shares::Shares;
 use crate::store::Connections;
 use crate::systemd::{InheritedSockets, SocketActivationError};
 use crate::tenant::last_used::{self, Due};
@@ -258,6 +259,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         directory: Arc::clone(&pipeline.gate.directory),
         gateway: Arc::clone(&served_config),
         domains: domains.clone(),
+        waits: Shares::new(WAITS_OF_A_CALLER, WAITS),
         redis: announcer,
     };
     for listener in &operator_listeners {

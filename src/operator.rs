@@ -33,6 +33,7 @@ use crate::registry::Following;
 use crate::registry::editing::Editor;
 use crate::reply::Reply;
 use crate::shared::{RedisClient, announce};
+use crate::shares::Shares;
 use crate::store::Registry;
 use crate::tenant::Directory;
 pub use caller::{Caller, TOKEN_PREFIX, Transport};
@@ -41,6 +42,16 @@ pub use caller::{Caller, TOKEN_PREFIX, Transport};
 ///
 /// Larger: a caller occupies more memory. Smaller: batches of thousands of tenants have to be divided.
 pub const MAX_BODY: usize = 8 * 1024 * 1024;
+
+/// How many calls of one caller, a token or a system user, may wait at once: a quarter of the connections of an address.
+///
+/// Larger: a caller whose calls wait locks the others out. Smaller: its calls are refused sooner.
+pub const WAITS_OF_A_CALLER: usize = 16;
+
+/// How many calls may wait at once.
+///
+/// Larger: calls that wait lock the others out. Smaller: fewer callers can wait.
+pub const WAITS: usize = 48;
 
 /// The operator API of one node.
 #[derive(Debug)]
@@ -53,6 +64,8 @@ pub struct OperatorApi {
     pub gateway: Arc<ArcSwap<GatewayConfig>>,
     /// The domains, if `[gateway.domains]` is configured.
     pub domains: Option<Arc<Domains>>,
+    /// The calls that wait for a change or for nodes, by their callers.
+    pub waits: Shares,
     /// Announces changed tokens to the other nodes, if Redis is configured.
     pub redis: Option<Arc<RedisClient>>,
 }

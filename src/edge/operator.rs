@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -37,17 +37,11 @@ use crate::gate::HeadFault;
 use crate::operator::{MAX_BODY, OperatorApi, Transport};
 use crate::reply::Reply;
 use crate::rights;
-use crate::shares::Shares;
 
 /// The maximum number of open connections for each address.
 ///
 /// Larger: callers of this API can use up the file descriptors of other clients. Smaller: waiting callers lock others out.
 pub const CONNECTIONS: usize = 64;
-
-/// How many requests of one caller are answered at once on each address: of a token, or of a system user.
-///
-/// Larger: a caller whose requests wait for changes locks the others out. Smaller: its requests are refused sooner.
-const REQUESTS_OF_A_CALLER: usize = CONNECTIONS / 4;
 
 /// How long a connection may take for a head, including the time between two requests, and how long it may leave a
 /// response unread.
@@ -159,7 +153,6 @@ pub fn serve(listeners: Vec<OperatorListener>, api: &Arc<OperatorApi>) -> Vec<Ab
 }
 
 async fn accept_all(listener: OperatorListener, api: Arc<OperatorApi>) {
-    let served = Served { api, shares: Arc::new(Shares::new(REQUESTS_OF_A_CALLER, CONNECTIONS)) };
     let mut slots = Slots::new(CONNECTIONS);
     match listener {
         OperatorListener::Unix(listener, _file) => loop {
@@ -168,7 +161,7 @@ async fn accept_all(listener: OperatorListener, api: Arc<OperatorApi>) {
                     let user =
                         stream.peer_cred().map_or_else(|_| "unknown".to_owned(), |peer| rights::user(peer.uid()));
                     slots.room().await;
-                    slots.serve(|slot| connection(stream, Transport::Socket { user }, served.clone(), slot));
+                    slots.serve(|slot| connection(stream, Transport::Socket { user }, Arc::clone(&api), slot));
                 }
                 Err(_) => sleep(RETRY_PAUSE).await,
             }
@@ -179,23 +172,16 @@ async fn accept_all(listener: OperatorListener, api: Arc<OperatorApi>) {
                 let (stream, from) = acceptor.next().await;
                 let transport = Transport::Tcp { from: from.ip() };
                 slots.room().await;
-                slots.serve(|slot| connection(stream, transport, served.clone(), slot));
+                slots.serve(|slot| connection(stream, transport, Arc::clone(&api), slot));
             }
         }
     }
 }
 
-/// What each connection of an address needs.
-#[derive(Clone)]
-struct Served {
-    api: Arc<OperatorApi>,
-    shares: Arc<Shares>,
-}
-
 async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     transport: Transport,
-    served: Served,
+    api: Arc<OperatorApi>,
     slot: Arc<Slot>,
 ) {
     let limits = ConnectionLimits::default();
@@ -205,9 +191,9 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let refused = stream.refused();
     let service = service_fn(move |mut request: Request<Incoming>| {
         refused.mark(&mut request);
-        let (served, transport, busy) = (served.clone(), transport.clone(), slot.begin());
+        let (api, transport, busy) = (Arc::clone(&api), transport.clone(), slot.begin());
         // A task of its own: a change that was begun is finished although the caller has gone.
-        let answering = tokio::spawn(async move { answer(request, &transport, &served).await });
+        let answering = tokio::spawn(async move { answer(request, &transport, &api).await });
         async {
             let _busy = busy;
             Ok::<_, Infallible>(answering.await.unwrap_or_else(|_| failed()))
@@ -220,8 +206,7 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     }
 }
 
-async fn answer(request: Request<Incoming>, transport: &Transport, served: &Served) -> Response<Full<Bytes>> {
-    let api = &served.api;
+async fn answer(request: Request<Incoming>, transport: &Transport, api: &OperatorApi) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
     if let Some(fault) = head.extensions.get::<HeadFault>() {
         return respond(Refusal::from(*fault).reply());
@@ -230,11 +215,6 @@ async fn answer(request: Request<Incoming>, transport: &Transport, served: &Serv
     let caller = match api.identify(transport, &head).await {
         Ok(caller) => caller,
         Err(refused) => return respond(refused),
-    };
-    let Some(_share) = served.shares.begin(&caller.name) else {
-        let text = format!("More than {REQUESTS_OF_A_CALLER} requests of this caller are being answered");
-        let refused = Reply::json(StatusCode::TOO_MANY_REQUESTS, &json!({ "message": text }));
-        return respond(refused.with_header(RETRY_AFTER, HeaderValue::from_static("1")));
     };
     let body = match timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await {
         Ok(Ok(body)) => body.to_bytes(),

@@ -29,6 +29,10 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let limit = query.integer("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
     let limit = u32::try_from(limit).unwrap_or(u32::MAX);
     let registry = call.api.registry().await?;
+    let _waiting = match wait.is_zero() {
+        true => None,
+        false => Some(call.api.waits.begin(&call.caller.name).ok_or(OperatorRefusal::TooManyWait)?),
+    };
     let deadline = Instant::now() + wait;
     let (head, changes) = loop {
         let (head, changes) = changes_after(registry, after, limit + 1).await?;

@@ -21,6 +21,8 @@ pub(super) enum OperatorRefusal {
     Unauthenticated,
     /// 403: a page of a browser calls.
     OfPage,
+    /// 429: too many calls of the caller wait for changes.
+    TooManyWait,
     /// 404.
     UnknownPath,
     /// 405.
@@ -113,6 +115,10 @@ impl OperatorRefusal {
             Self::Unauthenticated => message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
                 .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
             Self::OfPage => message(StatusCode::FORBIDDEN, "Pages of browsers may not call the operator API"),
+            Self::TooManyWait => {
+                message(StatusCode::TOO_MANY_REQUESTS, "Too many calls of this caller wait for changes")
+                    .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
+            }
             Self::UnknownPath => message(StatusCode::NOT_FOUND, "Not found"),
             Self::MethodNotAllowed { allow } => {
                 let allow = HeaderValue::try_from(allow).expect("methods are ASCII");

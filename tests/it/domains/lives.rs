@@ -41,7 +41,10 @@ async fn proved(scene: &Scene, zones: &Zones) -> String {
 }
 
 async fn added_domains(scene: &Scene) -> Value {
-    call(scene, Method::GET, "/v1/tenants/acme").await.body["data"]["added_domains"].clone()
+    let mut added = call(scene, Method::GET, "/v1/tenants/acme").await.body["data"]["added_domains"].clone();
+    // In no order of their own.
+    added.as_array_mut().expect("a list").sort_by_key(ToString::to_string);
+    added
 }
 
 /// The tenant `acme` adds both domains, and has to prove each by a TXT record.
