@@ -92,11 +92,12 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         return Err(OperatorRefusal::Faults(faults));
     }
     let removed: Vec<_> = operations.iter().filter_map(|operation| operation.remove.as_deref()).collect();
-    let put = |change| match change {
-        &Operated::Put(ref checked) => Some(&checked.tenant),
-        Operated::Remove(_) => None,
-    };
-    let wanted: Vec<_> = changes.iter().filter_map(put).collect();
+    let mut wanted = Vec::with_capacity(configs.len());
+    for change in &changes {
+        if let Operated::Put(checked) = change {
+            wanted.push(&checked.tenant);
+        }
+    }
     check_files(call, &wanted, &removed).map_err(|(at, refusal)| match refusal {
         OperatorRefusal::Conflict { key, message } => {
             OperatorRefusal::Conflict { key: format!("operations.{}.{key}", configs[at].0), message }
