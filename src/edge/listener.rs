@@ -1,4 +1,4 @@
-//! TokenChangeSubscription sockets at the configured addresses.
+//! Listens on sockets at the configured addresses.
 //!
 //! Owns the origin of a socket, this process or systemd, because that decides what happens to its queue in a
 //! drain.
@@ -29,7 +29,7 @@ pub(super) enum SocketOrigin {
     Inherited,
 }
 
-/// TokenChangeSubscription on an address failed.
+/// Listening on an address failed.
 #[derive(Debug, thiserror::Error)]
 #[error("can't listen on {address}")]
 pub struct BindError {

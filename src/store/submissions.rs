@@ -4,7 +4,7 @@
 //! submission with its answers as a list, and the first row of each form also has the form's fields; they are combined
 //! here. That costs half as much as a join, in the database and even more so in the driver.
 //!
-//! SubmissionRows are read whole up to [`MAX_BYTES`] together. A longer list of submissions is read again, in [`parts`]: nearly
+//! Rows are read whole up to [`MAX_BYTES`] together. A longer list of submissions is read again, in [`parts`]: nearly
 //! all lists are short, and measuring each one first would cost them a statement.
 
 mod parts;
@@ -120,7 +120,7 @@ const MAX_ROW_BYTES: &str = "1048576";
 /// Larger: an answer holds more memory. Smaller: some answers are streamed that would be short enough.
 const MAX_ENTRIES: usize = 11_000;
 
-/// SubmissionRows of submissions.
+/// Rows of submissions.
 #[derive(Debug, Default)]
 pub(super) struct SubmissionRows {
     all: Vec<Row>,
@@ -198,7 +198,7 @@ impl Submissions {
         Self { rows: SubmissionRows { all: Vec::new(), are_too_long: true }, ids }
     }
 
-    /// SubmissionRows in the order of ids.
+    /// The rows in the order of ids.
     fn in_order(ids: Vec<i64>, rows: SubmissionRows) -> Result<Self, sqlx::Error> {
         let SubmissionRows { all, are_too_long } = rows;
         let all = if are_too_long { Vec::new() } else { in_order(&ids, all)? };
