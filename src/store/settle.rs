@@ -217,7 +217,7 @@ fn prevents_writing(error: &StoreError) -> bool {
 }
 
 /// Whether a statement took longer than it may.
-fn ran_out_of_time(error: &StoreError) -> bool {
+pub(super) fn ran_out_of_time(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable(error) if DatabaseFailure::of(error) == Some(DatabaseFailure::TimedOut))
 }
 

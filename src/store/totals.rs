@@ -19,7 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::engine::{Database, PooledConnection, Transaction};
-use super::settle::Settler;
+use super::settle::{Settler, ran_out_of_time};
 use super::statement::{Dialect, JsonRows, PageRequest, PageScan, Row, SortDirection, Sql};
 use super::{Store, StoreError, with_causes};
 
@@ -217,16 +217,16 @@ impl Store {
     /// Reads a list: one row, whose second column is [`STALE`]. Counts again in the background if that saves lists time, also
     /// if the list took too long.
     pub(super) async fn fetch_list(&self, mut reader: PooledConnection, sql: Sql) -> Result<Row, StoreError> {
-        let row = reader.fetch_one(sql).await;
+        let row = reader.fetch_one(sql).await.map_err(StoreError::from);
         drop(reader);
         let is_costly = match &row {
             Ok(row) => row.get::<i64>(1)? > MAX_STALE,
-            Err(_) => true,
+            Err(error) => ran_out_of_time(error),
         };
         if is_costly {
             self.recount_later();
         }
-        Ok(row?)
+        row
     }
 
     /// Counts a write of a group, and counts again now and then.
