@@ -125,12 +125,16 @@ impl AcmeError {
     }
 
     /// Whether a rate limit applies to the whole account, and not to one host. Read from its detail, since both have the same
-    /// problem type. An unrecognized one applies to its host only; every other host then learns of it by its own order.
+    /// problem type, and an authority speaks of the account in both ("Your account is temporarily prevented from requesting
+    /// certificates for forms.acme.org"): one that names any host belongs to the host of the order. So does one that is not
+    /// recognized; every other host then learns of it by its own order.
     #[must_use]
     pub fn limits_every_order(&self) -> bool {
         let Self::Limited { detail, .. } = self else { return false };
         let detail = detail.to_ascii_lowercase();
-        // A host that is named may contain any word.
+        if named_hosts(&detail).next().is_some() {
+            return false;
+        }
         let mut words = detail.split(|letter: char| !letter.is_alphanumeric() && !".-".contains(letter));
         detail.contains("new orders")
             || words.any(|word| matches!(word.trim_end_matches('.'), "account" | "registrations"))
@@ -149,6 +153,20 @@ impl AcmeError {
     pub(super) fn down(detail: &(impl ToString + ?Sized)) -> Self {
         Self::Down { until: None, detail: one_line(&detail.to_string()) }
     }
+}
+
+/// The hosts that a text names, apart from the addresses of pages and people in it.
+fn named_hosts(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(char::is_whitespace).filter(|word| !word.contains(['/', '@']));
+    let parts = words.flat_map(|word| word.split(|letter: char| !letter.is_alphanumeric() && !".-_*".contains(letter)));
+    parts.map(|part| part.trim_matches('.').trim_start_matches("*.")).filter(|part| is_host(part))
+}
+
+/// Whether it has the form of a host with a domain, unlike `3h0m0s`, `v2.1` and `e.g`.
+fn is_host(word: &str) -> bool {
+    let Some((_, domain)) = word.rsplit_once('.') else { return false };
+    let is_domain = domain.starts_with("xn--") || domain.chars().count() > 1 && domain.chars().all(char::is_alphabetic);
+    is_domain && word.split('.').all(|label| !label.is_empty())
 }
 
 /// What a request was for.
@@ -297,12 +315,20 @@ mod tests {
             "too many new orders (300) from this account in the last 3h0m0s, retry after 2026-11-27 18:00:00 UTC",
             "too many new registrations (10) from this IP address in the last 3h0m0s",
             "Rate limit for your account.",
+            "too many new orders recently for your account, e.g. 300 in 3h0m0s: see https://authority.example/docs/limits",
+            "Your account has exceeded v2.1 limits. Write to help@authority.example.",
         ] {
             assert!(holds(detail), "{detail}");
         }
         for detail in [
             "too many certificates (50) already issued for \"account.example\" in the last 168h0m0s",
             "too many failed authorizations (5) for my-account.example.org in the last 1h0m0s",
+            "Your account is temporarily prevented from requesting certificates for forms.acme.org and possibly others. \
+             Please visit: https://authority.example/unpause?jwt=eyJhbGciOiJIUzI1NiJ9",
+            "Your account is paused for FORMS.ACME.ORG.",
+            "too many new orders for [\"*.acme.org\"] from your account",
+            "your account may not order for bücher.example",
+            "your account may not order for shop.xn--p1ai",
             "too many",
         ] {
             assert!(!holds(detail), "{detail}");

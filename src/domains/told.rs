@@ -1,7 +1,8 @@
 //! What an account is told of a reason: what its owner can act on, and nothing about the network of the operator.
 //!
 //! An account can claim any host, also a name that only the operator's resolvers know. So it learns neither where these
-//! are, nor what they answer about names of that network, nor why an authority of that network can't be used.
+//! are, nor what they answer about names of that network, nor why an authority of that network can't be used. An authority
+//! may answer the operator with an address that acts for the operator's account, such as one that ends a pause.
 
 use super::reason::{OtherReason, Reason};
 use crate::dns::{Action, DnsFault, Record};
@@ -31,9 +32,40 @@ impl Reason {
             Self::Other(OtherReason::CaDown { authority, until, .. }) => {
                 Self::Other(OtherReason::CaDown { authority, detail: NO_ANSWER.to_owned(), until })
             }
+            Self::Other(OtherReason::CaRefused { authority, detail, until }) => {
+                Self::Other(OtherReason::CaRefused { authority, detail: without_addresses(&detail), until })
+            }
+            Self::Other(OtherReason::CaLimited { authority, detail, until }) => {
+                Self::Other(OtherReason::CaLimited { authority, detail: without_addresses(&detail), until })
+            }
+            Self::Other(OtherReason::Unreachable { authority, host, challenge, detail, until }) => {
+                let detail = without_addresses(&detail);
+                Self::Other(OtherReason::Unreachable { authority, host, challenge, detail, until })
+            }
             other => other,
         }
     }
+}
+
+/// The words of an authority, where of the address of a page only its server is left: all else may be a credential.
+fn without_addresses(detail: &str) -> String {
+    let mut told = String::with_capacity(detail.len());
+    let mut rest = detail;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + "://".len());
+        let end =
+            after.find(|letter: char| letter.is_whitespace() || "\"'<>)}`".contains(letter)).unwrap_or(after.len());
+        let address = after[..end].trim_end_matches(['.', ',', ';', ':']);
+        let server = &address[..address.find(['/', '?', '#', '\\']).unwrap_or(address.len())];
+        told.push_str(before);
+        told.push_str(server.rsplit_once('@').map_or(server, |(_, host)| host));
+        if address.len() > server.len() {
+            told.push_str("/…");
+        }
+        told.push_str(&after[address.len()..end]);
+        rest = &after[end..];
+    }
+    told + rest
 }
 
 fn of_fault(fault: DnsFault) -> DnsFault {
@@ -102,6 +134,43 @@ mod tests {
             let told = reason.clone().told();
             assert!(reason.next_step().contains("10.0.0.53") && !told.stored().contains("10.0.0.53"), "{told:?}");
             assert_eq!(told.name(), reason.name());
+        }
+    }
+
+    #[test]
+    fn an_account_reads_no_address_that_may_carry_a_credential() {
+        let until = Timestamp::from_second(1_800_000_000).unwrap();
+        for (words, told) in [
+            (
+                "Please visit: https://portal.example/unpause?jwt=eyJh.bGci and wait",
+                "Please visit: https://portal.example/… and wait",
+            ),
+            ("(https://portal.example/unpause/eyJhbGci)", "(https://portal.example/…)"),
+            ("see https://me:secret@portal.example.", "see https://portal.example."),
+            (
+                "<http://[2001:db8::1]:8080#token>, http://b.example, too",
+                "<http://[2001:db8::1]:8080/…>, http://b.example, too",
+            ),
+            ("HTTPS://portal.example\\secret", "HTTPS://portal.example/…"),
+            ("too many requests", "too many requests"),
+        ] {
+            let detail = || words.to_owned();
+            let host = "forms.acme.org".to_owned();
+            for reason in [
+                OtherReason::CaRefused { authority: "main".into(), detail: detail(), until },
+                OtherReason::CaLimited { authority: "main".into(), detail: detail(), until },
+                OtherReason::Unreachable {
+                    authority: "main".into(),
+                    host,
+                    challenge: crate::acme::ChallengeKind::Http01,
+                    detail: detail(),
+                    until,
+                },
+            ] {
+                let step = Reason::Other(reason.clone()).told().next_step();
+                assert!(step.contains(&format!("({told})")) || step.contains(&format!(": {told}. ")), "{step}");
+                assert!(Reason::Other(reason).next_step().contains(words), "the operator reads it whole");
+            }
         }
     }
 
