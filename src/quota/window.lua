@@ -135,7 +135,7 @@ local function write_tally(tally, from, to, first, counts)
 end
 
 -- A long log. What has come and gone since the tally was written is few entries, which are read where they are needed: to
--- report, and to write the tally, every 32 requests.
+-- report, and to write the tally, every 256 changes.
 --
 -- Gateways to which a log is short, as after a start, only write the log. If they have cut off its head, its first entry
 -- is another one, and all is counted again.
