@@ -65,7 +65,7 @@ use crate::store::registry::DomainState;
 use crate::store::{Registry, StoreError};
 use crate::tenant::Directory;
 
-pub use account::{AccountDomains, AccountHost, HostAddition, Serving};
+pub use account::{AccountDomains, AccountHost, HostAddition, HostCheck, Serving};
 pub use claim::{Claimed, DomainClaim, await_look, chosen, claim};
 pub use described::{describe, describe_event, describe_unwatched, new_proof};
 pub use plan::{AuthorityStatus, Plan, status};

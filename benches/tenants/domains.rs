@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use formgate::seal::{SealKey, Seals};
-use formgate::store::registry::{Budget, CertificateRecord, DomainState, Lease, StoredPair};
+use formgate::store::registry::{Budget, CertificateRecord, DomainState, Lease, Requester, StoredPair};
 use formgate::store::{DatabaseLocation, Registry};
 use jiff::{SignedDuration, Timestamp};
 
@@ -81,7 +81,8 @@ async fn fill(world: &World) -> anyhow::Result<()> {
     }
     // In steps, as a node takes them.
     loop {
-        let (_, leased) = registry.lease_domains("bench", 500, Duration::from_mins(1), &[]).await?;
+        let (_, due) = registry.due_domains(500).await?;
+        let leased = registry.lease_domains("bench", &due, Duration::from_mins(1)).await?;
         if leased.is_empty() {
             break;
         }
@@ -100,12 +101,13 @@ async fn fill(world: &World) -> anyhow::Result<()> {
 async fn queue(world: &World) -> anyhow::Result<()> {
     let registry = open(world).await?;
     for n in 0..world.tenants {
-        registry.check_domain_soon(&world.host(n), &format!("t{n}")).await?;
+        registry.ask_for_check(&world.host(n), &format!("t{n}"), Requester::Operator).await?;
     }
     let (mut rows, mut writing, began) = (0_u32, Duration::ZERO, Instant::now());
     let mut last = None;
     while began.elapsed() < TURN {
-        let (now, leased) = registry.lease_domains("bench", AT_ONCE, Duration::from_mins(1), &[]).await?;
+        let (now, due) = registry.due_domains(AT_ONCE).await?;
+        let leased = registry.lease_domains("bench", &due, Duration::from_mins(1)).await?;
         if leased.is_empty() {
             break;
         }
@@ -120,7 +122,7 @@ async fn queue(world: &World) -> anyhow::Result<()> {
     }
     let each = began.elapsed() / rows.max(1);
     println!("  the queue               {each:>9.1?} a row, of which {:.1?} is writing it back", writing / rows.max(1));
-    let budget = Budget { name: "bench".to_owned(), capacity: 1_000_000, period: TURN, reserve: 0 };
+    let budget = Budget { name: "bench".to_owned(), capacity: 1_000_000, period: TURN, reserve: 0, share: None };
     let domain = last.ok_or_else(|| anyhow::anyhow!("no row was due"))?;
     let began = Instant::now();
     for _ in 0..100 {

@@ -12,7 +12,7 @@ use super::texts::DomainTexts;
 use super::times::Moment;
 use super::visit::{Change, Member};
 use crate::dns::{Action, Record};
-use crate::domains::Serving;
+use crate::domains::{HostCheck, Serving};
 use crate::error::Refusal;
 use crate::host::HostName;
 use crate::reply::Reply;
@@ -59,6 +59,23 @@ fn parse(segment: &str) -> Option<HostName> {
 }
 
 pub(super) async fn show(member: &Member<'_>, segment: &str) -> Result<Reply, Refusal> {
+    let text = &member.area.texts.domain;
+    let done = match &*parameter(member.visit.head.uri.query(), "done") {
+        "added" => Some(&*text.was_added),
+        "same" => Some(&*text.was_same),
+        "checked" => Some(&*text.was_checked),
+        "asked" => Some(&*text.was_asked),
+        _ => None,
+    };
+    show_with(member, segment, StatusCode::OK, done).await
+}
+
+async fn show_with(
+    member: &Member<'_>,
+    segment: &str,
+    status: StatusCode,
+    done: Option<&'static str>,
+) -> Result<Reply, Refusal> {
     let domains = domains_of(member)?;
     let text = &member.area.texts.domain;
     let Some(host) = parse(segment) else { return Ok(unknown(member)) };
@@ -73,13 +90,6 @@ pub(super) async fn show(member: &Member<'_>, segment: &str) -> Result<Reply, Re
     let proof = domain.and_then(|domain| domains.proof(domain));
     let is_listed =
         |proof: &Record| records.iter().any(|record| record.name == proof.name && record.kind == proof.kind);
-    let done = match &*parameter(member.visit.head.uri.query(), "done") {
-        "added" => Some(&*text.was_added),
-        "same" => Some(&*text.was_same),
-        "checked" => Some(&*text.was_checked),
-        "asked" => Some(&*text.was_asked),
-        _ => None,
-    };
     let domain_page = DomainPage {
         frame: Frame::of(member, "domains"),
         text,
@@ -93,7 +103,7 @@ pub(super) async fn show(member: &Member<'_>, segment: &str) -> Result<Reply, Re
         done,
         can_remove: found.is_added && domains.can_change(),
     };
-    Ok(page(StatusCode::OK, &domain_page))
+    Ok(page(status, &domain_page))
 }
 
 /// What the field `action` asks for.
@@ -106,7 +116,14 @@ pub(super) async fn change(change: &Change<'_>, segment: &str) -> Result<Reply, 
             if domains.find(&host).await?.is_none() {
                 return Ok(unknown(member));
             }
-            let done = if domains.check(&host, LOOK).await? { "checked" } else { "asked" };
+            let done = match domains.check(&host, LOOK).await? {
+                HostCheck::Done => "checked",
+                HostCheck::Soon => "asked",
+                HostCheck::TooOften => {
+                    let text = &member.area.texts.domain.too_often;
+                    return show_with(member, segment, StatusCode::TOO_MANY_REQUESTS, Some(text)).await;
+                }
+            };
             Ok(member.area.see_other(&format!("/domains/{host}?done={done}")))
         }
         "remove" => {

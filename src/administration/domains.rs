@@ -159,6 +159,7 @@ pub(super) async fn add(change: &Change<'_>) -> Result<Reply, Refusal> {
                 ?addition,
                 "an administrator added a domain"
             );
+            // One that asked too often adds its domain all the same, and sees it before the look.
             domains.check(&host, LOOK).await?;
             return Ok(member.area.see_other(&format!("/domains/{host}?done=added")));
         }

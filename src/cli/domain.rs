@@ -18,7 +18,7 @@ use crate::domains::{Claimed, DomainClaim, Reason, await_look, chosen, claim, de
 use crate::host::HostName;
 use crate::rights;
 use crate::store::Registry;
-use crate::store::registry::{DomainFilter, DomainRecord, DomainState, PAGE};
+use crate::store::registry::{DomainFilter, DomainRecord, DomainState, PAGE, Requester};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DomainCommand {
@@ -135,7 +135,7 @@ async fn add(command: &AddArgs) -> Result<()> {
     let open = open(&command.file).await?;
     let host = open.check_domain(slug, &command.host)?;
     let registry = &open.registry;
-    let Claimed { claim, domain, checked_before } = claim(registry, slug, &host).await?;
+    let Claimed { claim, domain, first_look } = claim(registry, slug, &host).await?;
     match &claim {
         DomainClaim::Added(_) | DomainClaim::Contested | DomainClaim::Same(_) => {}
         DomainClaim::Taken { owner } => bail!("the host `{host}` is in the table of the tenant `{owner}`"),
@@ -143,7 +143,7 @@ async fn add(command: &AddArgs) -> Result<()> {
     }
     let is_new = matches!(claim, DomainClaim::Added(_) | DomainClaim::Contested);
     let wait = if is_new && registry.nodes().await?.iter().any(|node| node.is_live) { command.wait } else { 0 };
-    let (found, _) = await_look(registry, &host, slug, checked_before, Duration::from_secs(wait)).await?;
+    let (found, _) = await_look(registry, &host, slug, first_look, Duration::from_secs(wait)).await?;
     registry.close().await;
     match found.or(domain) {
         Some(domain) => print_domain(&domain, config_of(&open), command.json)?,
@@ -237,9 +237,11 @@ async fn check(command: &CheckArgs) -> Result<()> {
     if !registry.nodes().await?.iter().any(|node| node.is_live) {
         bail!("no node is running, and only nodes look at domains");
     }
-    registry.check_domain_soon(host.as_str(), &before.slug).await?;
     let wait = Duration::from_secs(*wait);
-    let (found, is_looked_at) = await_look(registry, &host, &before.slug, before.checked_at, wait).await?;
+    let (found, is_looked_at) = match registry.ask_for_check(host.as_str(), &before.slug, Requester::Operator).await? {
+        Some(asked) => await_look(registry, &host, &before.slug, asked, wait).await?,
+        None => (None, false),
+    };
     registry.close().await;
     let Some(domain) = found else { bail!("the domain `{host}` was removed meanwhile") };
     print_domain(&domain, config_of(&open), *json)?;

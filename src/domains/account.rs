@@ -12,7 +12,7 @@ use super::{Domains, Reason, await_look, new_proof, proof_of};
 use crate::dns::Record;
 use crate::host::HostName;
 use crate::registry::FollowError;
-use crate::store::registry::{AddedBy, DomainAdded, DomainFilter, DomainRecord, DomainState, WriteRefused};
+use crate::store::registry::{DomainAdded, DomainFilter, DomainRecord, DomainState, Requester, WriteRefused};
 use crate::store::{Registry, StoreError};
 
 /// How many domains the administrators of an account may add.
@@ -63,6 +63,17 @@ pub enum HostAddition {
     TooMany,
     /// The account has as many that are not proved as it may add.
     TooManyUnproved,
+}
+
+/// What became of a check that an administrator asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostCheck {
+    /// The host was looked at.
+    Done,
+    /// It will be.
+    Soon,
+    /// The account waits for another check, or has asked too often within the last minute.
+    TooOften,
 }
 
 /// What is needed to use the domains of an account.
@@ -184,7 +195,7 @@ impl AccountDomains<'_> {
         if registry.count_added_domains(self.slug).await? >= MAX_ADDED {
             return Ok(HostAddition::TooMany);
         }
-        let by = AddedBy::Account;
+        let by = Requester::Account;
         let addition = match registry.add_domain(self.slug, host.as_str(), &new_proof(), domains.now(), by).await {
             Ok(DomainAdded::Added(_)) => HostAddition::Added,
             Ok(DomainAdded::Same) => HostAddition::Same,
@@ -229,16 +240,21 @@ impl AccountDomains<'_> {
         Ok(removed)
     }
 
-    /// Makes a host due now, and waits for the check. Returns whether it came in time.
+    /// Has a host looked at before all that wait, and waits for the look.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn check(&self, host: &HostName, wait: Duration) -> Result<bool, StoreError> {
+    pub async fn check(&self, host: &HostName, wait: Duration) -> Result<HostCheck, StoreError> {
         let registry = self.registry().await?;
-        let before = self.row(registry, host.as_str()).await?.and_then(|row| row.checked_at);
-        registry.check_domain_soon(host.as_str(), self.slug).await?;
+        let asked = registry.ask_for_check(host.as_str(), self.slug, Requester::Account).await?;
+        // A host of a table has no row before a node has seen it.
+        let Some(asked) = asked else { return Ok(HostCheck::Soon) };
+        if !asked.is_first {
+            return Ok(HostCheck::TooOften);
+        }
         self.domains.look_soon();
-        Ok(await_look(registry, host, self.slug, before, wait).await?.1)
+        let (_, is_looked_at) = await_look(registry, host, self.slug, asked, wait).await?;
+        Ok(if is_looked_at { HostCheck::Done } else { HostCheck::Soon })
     }
 
     async fn row(&self, registry: &Registry, host: &str) -> Result<Option<DomainRecord>, StoreError> {

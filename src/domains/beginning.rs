@@ -119,7 +119,10 @@ impl Domains {
         };
         let mut domain = domain.clone();
         let kind = if domain.not_after.is_some() { Order::Renewal } else { Order::First };
-        let budgets = budgets::of_order(name, acme.limits[authority], &domain.host, kind);
+        let limits = acme.limits[authority];
+        let has_others = registry.has_others(&domain.slug).await?;
+        let share = has_others.then(|| budgets::share(name, limits, &domain.slug));
+        let budgets = budgets::of_order(name, limits, share, &domain.host, kind);
         if kind == Order::First {
             self.enter(&mut domain, DomainState::Issuing, &Reason::None {});
         }

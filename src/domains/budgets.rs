@@ -1,5 +1,5 @@
-//! The budgets of an order at an authority, of which a fifth is kept for renewals, and the limits that an authority has
-//! named itself.
+//! The budgets of an order at an authority, of which a fifth is kept for renewals and two fifths for other accounts, and the
+//! limits that an authority has named itself.
 //!
 //! A budget is counted here, and a limit is what the authority answered: no order before this instant, new or not. It is
 //! stored as a budget of one order that is used up until then, so every node knows it.
@@ -9,13 +9,23 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::config::AuthorityLimits;
-use crate::store::registry::Budget;
+use crate::store::registry::{AccountShare, Budget};
 use crate::store::{Registry, StoreError};
 
 /// The part of a budget that is kept for renewals: one fifth.
 ///
 /// Larger: new domains wait for longer. Smaller: renewals may find nothing left after many domains were added at once.
 const RESERVED: u32 = 5;
+
+/// The share of an account in the orders that all have together: one fifth.
+///
+/// Larger: few accounts use up what is kept for the others. Smaller: each waits for longer when many order at once.
+const SHARE: u32 = 5;
+
+/// The part of the orders that is kept for other accounts once one has used its share: two fifths.
+///
+/// Larger: an account that adds many domains at once waits for longer. Smaller: the next account finds less.
+const KEPT: (u32, u32) = (2, 5);
 
 /// How many failed validations of a host an authority allows in an hour, by far the strictest known.
 const FAILURES: u32 = 5;
@@ -37,7 +47,7 @@ fn budget(name: String, capacity: u32, period: Duration, order: Order) -> Budget
         Order::First => capacity / RESERVED,
         Order::Renewal => 0,
     };
-    Budget { name, capacity, period, reserve }
+    Budget { name, capacity, period, reserve, share: None }
 }
 
 /// The budget of all orders at an authority.
@@ -72,9 +82,24 @@ pub(super) async fn orders_left(
     Ok(if limited_until.is_some() { (0, limited_until.max(free_at)) } else { (left, free_at) })
 }
 
-/// Every budget that an order takes a token of.
-pub(super) fn of_order(authority: &str, limits: AuthorityLimits, host: &str, order: Order) -> Vec<Budget> {
-    let mut budgets = vec![orders(authority, limits, order)];
+/// The share of an account in the orders at an authority.
+pub(super) fn share(authority: &str, limits: AuthorityLimits, slug: &str) -> AccountShare {
+    AccountShare {
+        name: format!("share {authority} {slug}"),
+        capacity: (limits.orders / SHARE).max(1),
+        kept: limits.orders * KEPT.0 / KEPT.1,
+    }
+}
+
+/// Every budget that an order takes a token of. An account that is alone has no share but all.
+pub(super) fn of_order(
+    authority: &str,
+    limits: AuthorityLimits,
+    share: Option<AccountShare>,
+    host: &str,
+    order: Order,
+) -> Vec<Budget> {
+    let mut budgets = vec![Budget { share, ..orders(authority, limits, order) }];
     if let Some(per_domain) = limits.per_domain {
         let registered = registered(host);
         budgets.push(budget(format!("domain {authority} {registered}"), per_domain, WEEK, order));
@@ -98,10 +123,15 @@ mod tests {
 
     #[test]
     fn an_order_counts_for_the_authority_the_registered_domain_and_the_host() {
-        let budgets = of_order("main", LIMITS, "forms.acme.co.uk", Order::First);
+        let budgets = of_order("main", LIMITS, None, "forms.acme.co.uk", Order::First);
         let names: Vec<_> = budgets.iter().map(|budget| (budget.name.as_str(), budget.reserve)).collect();
         let expected = [("orders main", 60), ("domain main acme.co.uk", 10), ("host main forms.acme.co.uk", 1)];
         assert_eq!(names, expected);
-        assert!(of_order("main", LIMITS, "acme.org", Order::Renewal).iter().all(|budget| budget.reserve == 0));
+        let share = share("main", LIMITS, "acme");
+        assert_eq!((share.capacity, share.kept), (60, 120));
+        let shares = of_order("main", LIMITS, Some(share.clone()), "acme.org", Order::First);
+        let shares: Vec<_> = shares.into_iter().map(|budget| budget.share).collect();
+        assert_eq!(shares, [Some(share), None, None], "a registered domain and a host have one owner");
+        assert!(of_order("main", LIMITS, None, "acme.org", Order::Renewal).iter().all(|budget| budget.reserve == 0));
     }
 }

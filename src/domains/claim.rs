@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::described::new_proof;
 use super::reason::{OtherReason, Reason, proof_record};
 use crate::host::HostName;
-use crate::store::registry::{AddedBy, DomainAdded, DomainRecord, DomainState, WriteRefused};
+use crate::store::registry::{AskedCheck, DomainAdded, DomainRecord, DomainState, Requester, WriteRefused};
 use crate::store::{Registry, StoreError};
 
 /// How often a domain is read while a look at it is awaited.
@@ -25,8 +25,8 @@ pub struct Claimed {
     pub claim: DomainClaim,
     /// The row of the domain and the tenant, if there is one.
     pub domain: Option<DomainRecord>,
-    /// When an earlier life of the domain was looked at last: [`await_look`] waits for a later look.
-    pub checked_before: Option<Timestamp>,
+    /// The first look at it, for [`await_look`].
+    pub first_look: AskedCheck,
 }
 
 /// Whose a domain is that was to be added.
@@ -54,7 +54,7 @@ pub enum DomainClaim {
 pub async fn claim(registry: &Registry, slug: &str, host: &HostName) -> Result<Claimed, WriteRefused> {
     let before = find(registry, host, slug).await?;
     let now = Timestamp::now();
-    let added = registry.add_domain(slug, host.as_str(), &new_proof(), now, AddedBy::Operator).await?;
+    let added = registry.add_domain(slug, host.as_str(), &new_proof(), now, Requester::Operator).await?;
     let mut domain = find(registry, host, slug).await?;
     let claim = match added {
         DomainAdded::Added(revision) => DomainClaim::Added(revision),
@@ -69,7 +69,7 @@ pub async fn claim(registry: &Registry, slug: &str, host: &HostName) -> Result<C
         DomainAdded::Taken { owner } => DomainClaim::Taken { owner },
         DomainAdded::UnknownTenant => DomainClaim::UnknownTenant,
     };
-    Ok(Claimed { claim, domain, checked_before: before.and_then(|before| before.checked_at) })
+    Ok(Claimed { claim, domain, first_look: AskedCheck::after(before.and_then(|before| before.checked_at)) })
 }
 
 /// What a look at the row of a tenant that contests a domain will find, before the first one.
@@ -108,8 +108,8 @@ pub async fn chosen(
     }))
 }
 
-/// Waits until a node has looked at a domain after an instant, or at most for a time. Returns the row, if it is still
-/// there, and whether it was looked at.
+/// Waits until a check is done, or at most for a time. Returns the row of the domain, if it is still there, and whether it was
+/// looked at.
 ///
 /// # Errors
 /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -117,14 +117,13 @@ pub async fn await_look(
     registry: &Registry,
     host: &HostName,
     slug: &str,
-    checked_before: Option<Timestamp>,
+    check: AskedCheck,
     wait: Duration,
 ) -> Result<(Option<DomainRecord>, bool), StoreError> {
     let deadline = Instant::now() + wait;
     loop {
         let row = chosen(registry, host, Some(slug)).await?;
-        // An order that is under way goes on without a look.
-        let is_looked_at = row.as_ref().is_none_or(|row| row.pending.is_some() || row.checked_at != checked_before);
+        let is_looked_at = row.as_ref().is_none_or(|row| check.is_done(row));
         if is_looked_at || Instant::now() >= deadline {
             return Ok((row, is_looked_at));
         }

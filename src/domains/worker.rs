@@ -1,7 +1,7 @@
 //! The background task that walks domains through their life: takes rows that are due, some at once.
 //!
-//! The longest due comes first, except that a tenant with its share of the work waits for the others: a tenant may have a
-//! thousand domains, each with name servers that hang.
+//! `turns` decides what comes next, and this what is begun: a tenant may have a thousand domains, each with name servers that
+//! hang, so some of the work is only for tenants that have little of it, and some only for domains that a person waits for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::needed::Needed;
 use super::reason::DNS_DOWN;
 use super::{Domains, DomainsError, Reason, budgets};
 use crate::background::{Run, Task};
-use crate::store::registry::{DomainCount, DomainFilter, DomainRecord, DomainState};
+use crate::store::registry::{DomainCount, DomainFilter, DomainRecord, DomainState, DueDomain};
 use crate::store::with_causes;
 use crate::tenant::Directory;
 
@@ -35,8 +35,23 @@ const AT_ONCE: usize = 16;
 
 /// How many domains of one tenant this node works on while domains of others wait.
 ///
-/// Larger: a tenant whose name servers hang keeps others waiting. Smaller: more statements to take many domains.
+/// Larger: a tenant whose name servers hang keeps others waiting. Smaller: tenants take turns more often.
 const SHARE: usize = 4;
+
+/// How many it works on in addition for tenants that have not their share.
+///
+/// Larger: more connections at once. Smaller: next to one that has everything, a tenant waits until one of those is done.
+const KEPT: usize = 4;
+
+/// How many domains for which a person waits it works on in addition.
+///
+/// Larger: more connections at once. Smaller: a person waits for others.
+const ASKED_AT_ONCE: usize = 8;
+
+/// How many rows that are due are read at once.
+///
+/// Larger: a statement takes longer. Smaller: more statements, and fewer tenants among which chance decides.
+const READ: u32 = 64;
 
 /// How often rows are made for every host, and not only for new ones. A restore of the registry is noticed at once.
 ///
@@ -56,8 +71,14 @@ const MAX_NAMED: u32 = 100;
 pub struct DomainWorker {
     domains: Arc<Domains>,
     working: JoinSet<()>,
-    /// The tenant of each domain that is worked on.
-    tenants: HashMap<task::Id, String>,
+    /// What is worked on.
+    begun: HashMap<task::Id, Begun>,
+    /// Rows that are due, the next one first.
+    due: Vec<DueDomain>,
+    /// Whether there were more of them.
+    is_more: bool,
+    /// When they were read.
+    read_at: Option<Instant>,
     needed: Needed,
     /// The directory whose hosts have rows.
     seen: Option<Arc<Directory>>,
@@ -70,6 +91,13 @@ pub struct DomainWorker {
     is_failing: Arc<AtomicBool>,
 }
 
+/// A domain that is worked on.
+#[derive(Debug)]
+struct Begun {
+    slug: String,
+    is_asked: bool,
+}
+
 impl DomainWorker {
     /// Works on the domains of a gateway.
     #[must_use]
@@ -77,7 +105,10 @@ impl DomainWorker {
         Self {
             domains,
             working: JoinSet::new(),
-            tenants: HashMap::new(),
+            begun: HashMap::new(),
+            due: Vec::new(),
+            is_more: false,
+            read_at: None,
             needed: Needed::default(),
             seen: None,
             made_at: None,
@@ -93,45 +124,53 @@ impl DomainWorker {
         if self.made_at.is_none_or(|at| at.elapsed() >= MAKE_INTERVAL) || self.restores != restores {
             self.needed.forget();
             (self.seen, self.made_at, self.restores) = (None, Some(Instant::now()), restores);
+            self.domains.registry().await?.forget_full_budgets().await?;
         }
         if self.seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &directory)) {
             self.needed.make(&self.domains, &directory).await?;
             self.seen = Some(directory);
         }
         while let Some(ended) = self.working.try_join_next_with_id() {
-            self.tenants.remove(&ended.map_or_else(|error| error.id(), |(id, ())| id));
+            self.ended(ended);
         }
-        let registry = self.domains.registry().await?;
-        loop {
-            let free = (AT_ONCE - self.working.len()).min(SHARE);
-            if free == 0 {
-                break;
-            }
-            let free = u32::try_from(free).unwrap_or(u32::MAX);
-            let node = self.domains.following.node().id();
-            let (now, leased) = registry.lease_domains(node, free, LEASE, &busy(&self.tenants)).await?;
-            self.domains.note_clock(now);
-            if leased.is_empty() {
-                break;
-            }
-            for domain in leased {
-                let (domains, is_failing) = (Arc::clone(&self.domains), Arc::clone(&self.is_failing));
-                let slug = domain.slug.clone();
-                let task = self.working.spawn(async move {
-                    let host = domain.host.clone();
-                    let outcome = domains.advance(domain).await;
-                    note(&outcome, &host, &is_failing);
-                    // There may be more of them.
-                    domains.look_soon();
-                });
-                self.tenants.insert(task.id(), slug);
-            }
-        }
+        while self.begin().await? {}
         if self.counted_at.is_none_or(|at| at.elapsed() >= COUNT_INTERVAL) {
             self.counted_at = Some(Instant::now());
             self.count().await?;
         }
         Ok(())
+    }
+
+    fn ended(&mut self, ended: Result<(task::Id, ()), task::JoinError>) {
+        self.begun.remove(&ended.map_or_else(|error| error.id(), |(id, ())| id));
+    }
+
+    /// Begins what there is room for. Returns whether anything was begun.
+    async fn begin(&mut self) -> Result<bool, DomainsError> {
+        let registry = self.domains.registry().await?;
+        let is_old = self.read_at.is_none_or(|at| at.elapsed() >= LOOK_INTERVAL);
+        if is_old || self.is_more && self.due.is_empty() {
+            let (now, due) = registry.due_domains(READ).await?;
+            self.domains.note_clock(now);
+            (self.is_more, self.due, self.read_at) = (due.len() >= READ as usize, due, Some(Instant::now()));
+        }
+        let next = chosen(&mut self.due, self.begun.values());
+        let leased = registry.lease_domains(self.domains.following.node().id(), &next, LEASE).await?;
+        let is_begun = !leased.is_empty();
+        // Other nodes were faster: what they have left is read with the next run.
+        self.is_more &= is_begun;
+        for domain in leased {
+            let (domains, is_failing) = (Arc::clone(&self.domains), Arc::clone(&self.is_failing));
+            let is_asked = next.iter().any(|due| due.is_asked && due.host == domain.host && due.slug == domain.slug);
+            let begun = Begun { slug: domain.slug.clone(), is_asked };
+            let task = self.working.spawn(async move {
+                let host = domain.host.clone();
+                let outcome = domains.advance(domain).await;
+                note(&outcome, &host, &is_failing);
+            });
+            self.begun.insert(task.id(), begun);
+        }
+        Ok(is_begun)
     }
 
     async fn count(&self) -> Result<(), DomainsError> {
@@ -170,7 +209,12 @@ impl Task for DomainWorker {
     }
 
     async fn woken(&mut self) {
-        self.domains.changed.notified().await;
+        tokio::select! {
+            // What changed here may be due now.
+            () = self.domains.changed.notified() => self.read_at = None,
+            // There is room for another one.
+            Some(ended) = self.working.join_next_with_id() => self.ended(ended),
+        }
     }
 
     async fn run(&mut self) -> Run {
@@ -180,13 +224,38 @@ impl Task for DomainWorker {
     }
 }
 
-/// The tenants that have their share of this node's work.
-fn busy(tenants: &HashMap<task::Id, String>) -> Vec<&str> {
-    let mut counts: HashMap<&str, usize> = HashMap::new();
-    for slug in tenants.values() {
-        *counts.entry(slug).or_default() += 1;
+/// Takes those out of the rows that are due, in their order, which may be begun beside what is worked on.
+fn chosen<'b>(due: &mut Vec<DueDomain>, begun: impl Iterator<Item = &'b Begun>) -> Vec<DueDomain> {
+    let (mut asked, mut others) = (0, 0);
+    let mut of_tenants: HashMap<String, usize> = HashMap::new();
+    for begun in begun {
+        let counted = if begun.is_asked { &mut asked } else { &mut others };
+        *counted += 1;
+        *of_tenants.entry(begun.slug.clone()).or_default() += 1;
     }
-    counts.into_iter().filter(|(_, count)| *count >= SHARE).map(|(slug, _)| slug).collect()
+    let mut next = Vec::new();
+    // Those of tenants that have their share come after all others.
+    for is_beyond in [false, true] {
+        let mut left = Vec::with_capacity(due.len());
+        for domain in due.drain(..) {
+            let of_tenant = of_tenants.entry(domain.slug.clone()).or_default();
+            let is_free = match (domain.is_asked, is_beyond) {
+                (true, _) => asked < ASKED_AT_ONCE,
+                (false, false) => others < AT_ONCE + KEPT && *of_tenant < SHARE,
+                (false, true) => others < AT_ONCE,
+            };
+            if !is_free {
+                left.push(domain);
+                continue;
+            }
+            let counted = if domain.is_asked { &mut asked } else { &mut others };
+            *counted += 1;
+            *of_tenant += 1;
+            next.push(domain);
+        }
+        *due = left;
+    }
+    next
 }
 
 /// Logs the first failure of several in a row. A lease ends by itself.
@@ -202,5 +271,38 @@ fn note(outcome: &Result<(), DomainsError>, host: &str, is_failing: &AtomicBool)
                 tracing::error!(cause = with_causes(error), host, "domains can't be looked after");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn due(host: &str, slug: &str, is_asked: bool) -> DueDomain {
+        DueDomain { host: host.to_owned(), slug: slug.to_owned(), is_asked }
+    }
+
+    fn hosts(chosen: &[DueDomain]) -> Vec<&str> {
+        chosen.iter().map(|domain| &*domain.host).collect()
+    }
+
+    #[test]
+    fn a_tenant_with_many_domains_leaves_room_for_others_and_for_those_that_wait() {
+        let many = || (0..50).map(|n| due(&format!("h{n}"), "many", false));
+        let mut rows: Vec<_> = many().collect();
+        let begun: Vec<_> = chosen(&mut rows, [].iter());
+        assert_eq!((begun.len(), rows.len()), (AT_ONCE, 50 - AT_ONCE));
+        let begun: Vec<_> = begun.iter().map(|due| Begun { slug: due.slug.clone(), is_asked: false }).collect();
+        assert!(chosen(&mut rows, begun.iter()).is_empty());
+        let mut rows: Vec<_> = many().chain([due("new", "one", false), due("asked", "many", true)]).collect();
+        assert_eq!(hosts(&chosen(&mut rows, begun.iter())), ["new", "asked"]);
+
+        let mut rows: Vec<_> = many().chain((0..3).map(|n| due(&format!("o{n}"), "other", false))).collect();
+        let both = chosen(&mut rows, [].iter());
+        assert_eq!(hosts(&both)[..7], ["h0", "h1", "h2", "h3", "o0", "o1", "o2"], "its share first, and then the rest");
+        assert_eq!(both.len(), AT_ONCE);
+
+        let mut rows: Vec<_> = (0..50).map(|n| due(&format!("a{n}"), &format!("t{n}"), true)).collect();
+        assert_eq!(chosen(&mut rows, [].iter()).len(), ASKED_AT_ONCE);
     }
 }

@@ -14,7 +14,7 @@ use super::refusal::OperatorRefusal;
 use crate::domains::{Claimed, DomainClaim, await_look, chosen, claim, describe, describe_unwatched};
 use crate::host::HostName;
 use crate::reply::Reply;
-use crate::store::registry::{DomainFilter, DomainRecord, DomainState};
+use crate::store::registry::{DomainFilter, DomainRecord, DomainState, Requester};
 
 /// The largest and the default number of domains in a list.
 const MAX_LIMIT: u64 = 1_000;
@@ -92,7 +92,7 @@ pub(super) async fn put(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply
     let text = decoded(host);
     let host = call.with_editor(|editor| editor.check_domain(slug, &text)).await??;
     let registry = call.api.registry().await?;
-    let Claimed { claim, domain, checked_before } = claim(registry, slug, &host).await?;
+    let Claimed { claim, domain, first_look } = claim(registry, slug, &host).await?;
     let (status, revision) = match claim {
         DomainClaim::Added(revision) => (StatusCode::CREATED, revision),
         DomainClaim::Same(revision) => (StatusCode::OK, revision),
@@ -123,7 +123,7 @@ pub(super) async fn put(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply
             "domain added through the operator API"
         );
         // Records that are right already prove it at the first look.
-        await_look(registry, &host, slug, checked_before, wait.unwrap_or_default()).await?;
+        await_look(registry, &host, slug, first_look, wait.unwrap_or_default()).await?;
     }
     let revision = registry.find(slug).await?.map_or(revision, |row| row.revision);
     let left = wait.map(|wait| wait.saturating_sub(began.elapsed()));
@@ -181,9 +181,9 @@ pub(super) async fn check(call: &Call<'_>, host: &str) -> Result<Reply, Operator
         // It is not looked up any more.
         return Ok(Reply::json(StatusCode::OK, &json!({ "data": describe(&before, domains.config()) })));
     }
-    registry.check_domain_soon(host.as_str(), &before.slug).await?;
+    let asked = registry.ask_for_check(host.as_str(), &before.slug, Requester::Operator).await?.ok_or_else(unknown)?;
     domains.look_soon();
-    let (after, is_looked_at) = await_look(registry, &host, &before.slug, before.checked_at, wait).await?;
+    let (after, is_looked_at) = await_look(registry, &host, &before.slug, asked, wait).await?;
     let status = if is_looked_at { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok(Reply::json(status, &json!({ "data": describe(&after.ok_or_else(unknown)?, domains.config()) })))
 }

@@ -6,8 +6,8 @@
 //!
 //! `writing` adds, changes and removes tenants, each host and database claimed once; `nodes` records how far each
 //! node has got; `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a
-//! certificate, `counts` counts them, `claiming` adds and removes domains, `certificates` has what was obtained for them; `budgets`, `account`
-//! and `events` belong to that; `resealing` is for a change of the key; `remedy` says what to do when the registry can't be used.
+//! certificate, `turns` says which is looked at next, `counts` counts them, `claiming` adds and removes domains,
+//! `certificates` has what was obtained for them; `budgets`, `account` and `events` belong to that; `resealing` is for a change of the key; `remedy` says what to do when the registry can't be used.
 
 mod account;
 mod budgets;
@@ -20,6 +20,7 @@ mod nodes;
 mod operator_tokens;
 mod remedy;
 mod resealing;
+mod turns;
 mod writing;
 
 use std::time::Duration;
@@ -31,9 +32,9 @@ use super::schema::{self, Migration};
 use super::statement::{Row, Sql};
 use super::{Reach, StoreError};
 use crate::metrics::DatabaseMetrics;
-pub use budgets::{Budget, Taken as BudgetTaken};
+pub use budgets::{AccountShare, Budget, Taken as BudgetTaken};
 pub use certificates::{CertificateRecord, StoredPair};
-pub use claiming::{AddedBy, DomainAdded, HostOwner};
+pub use claiming::{DomainAdded, HostOwner, Requester};
 pub use counts::DomainCount;
 pub use domains::{DomainFilter, DomainProof, DomainRecord, DomainState, Lease};
 pub use events::{DomainEvent, RegistryEvent};
@@ -41,6 +42,7 @@ pub use nodes::{Beat, Head, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
 pub use remedy::registry_remedy;
 pub use resealing::{PendingRecord, SealedBy};
+pub use turns::{AskedCheck, DueDomain};
 pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written as RegistryWritten};
 
 /// How many rows are read at once.

@@ -235,7 +235,7 @@ page! {
 page! {
     /// One domain.
     DomainTexts {
-        Text: heading, was_added, was_same, was_checked, was_asked, reason, expires, renews,
+        Text: heading, was_added, was_same, was_checked, was_asked, too_often, reason, expires, renews,
             checked, next_check, records, records_lead, proof, proof_lead, proof_label, what,
             kind, name, in_full, value, add, remove_record, keep, check_heading, check_lead, check,
             remove_heading, remove_lead, remove, no_action, unknown;

@@ -3,6 +3,9 @@
 //! Each budget is a token bucket, stored as the instant at which it is full again (the generic cell rate algorithm): so a
 //! budget is one row, and one that is full needs none. Budgets are taken in the transaction that begins an order, all of
 //! them or none.
+//!
+//! Of a budget that all accounts have together, each has a share. Beyond it, an account takes what is left above a level that
+//! is kept for the others: one that is alone gets all that comes back, and one that comes later finds something.
 
 use std::time::Duration;
 
@@ -22,8 +25,21 @@ pub struct Budget {
     pub capacity: u32,
     /// The time in which it becomes full from empty.
     pub period: Duration,
-    /// How many are kept for others.
+    /// How many are kept for orders that matter more.
     pub reserve: u32,
+    /// The share of the account that orders, if all accounts have the budget together.
+    pub share: Option<AccountShare>,
+}
+
+/// What an account has of a budget. It may use more, as long as that leaves enough for others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountShare {
+    /// What it is for, such as `orders letsencrypt acme`.
+    pub name: String,
+    /// How many there are when it is full, in the period of the whole budget.
+    pub capacity: u32,
+    /// How many of the whole budget are kept for other accounts when this one has used its share.
+    pub kept: u32,
 }
 
 impl Budget {
@@ -40,6 +56,15 @@ impl Budget {
     /// How long before it is full the first token may be taken.
     fn usable(&self) -> Duration {
         self.interval() * self.capacity.saturating_sub(self.reserve).saturating_sub(1)
+    }
+
+    /// The budgets of which an order takes a token each: first with the share of the account, then without it.
+    fn ways(&self) -> Vec<Vec<Self>> {
+        let whole = Self { share: None, ..self.clone() };
+        let Some(AccountShare { name, capacity, kept }) = &self.share else { return vec![vec![whole]] };
+        let own = Self { name: name.clone(), capacity: *capacity, reserve: 0, ..whole.clone() };
+        let beyond = Self { reserve: self.reserve + kept, ..whole.clone() };
+        vec![vec![whole, own], vec![beyond]]
     }
 }
 
@@ -73,16 +98,10 @@ impl Registry {
         let mut transaction = self.database.begin().await?;
         let now = now(&mut transaction).await?;
         for budget in budgets {
-            let full_at = full_at(&mut transaction, budget, now).await?;
-            let at = budget.free_at(full_at);
-            if at > now {
+            if let Some(at) = take(&mut transaction, budget, now).await? {
                 transaction.roll_back().await?;
                 return Ok(Taken::Until { budget: budget.name.clone(), at });
             }
-            let mut sql = transaction.sql();
-            sql.push("UPDATE registry_budgets SET full_at = ").bind(full_at + budget.interval());
-            sql.push(" WHERE name = ").bind(budget.name.as_str());
-            transaction.execute(sql).await?;
         }
         if !write(&mut transaction, domain, Lease::Keep(lease)).await? {
             transaction.roll_back().await?;
@@ -100,10 +119,7 @@ impl Registry {
         let mut transaction = self.database.begin().await?;
         let now = now(&mut transaction).await?;
         let full_at = full_at(&mut transaction, budget, now).await?;
-        let mut sql = transaction.sql();
-        sql.push("UPDATE registry_budgets SET full_at = ").bind(full_at + budget.interval());
-        sql.push(" WHERE name = ").bind(budget.name.as_str());
-        transaction.execute(sql).await?;
+        fill_at(&mut transaction, budget, full_at + budget.interval()).await?;
         Ok(transaction.commit().await?)
     }
 
@@ -116,11 +132,18 @@ impl Registry {
         let now = now(&mut transaction).await?;
         let full_at = full_at(&mut transaction, budget, now).await?;
         let until = full_at.max(until + budget.usable());
-        let mut sql = transaction.sql();
-        sql.push("UPDATE registry_budgets SET full_at = ").bind(until).push(" WHERE name = ");
-        sql.bind(budget.name.as_str());
-        transaction.execute(sql).await?;
+        fill_at(&mut transaction, budget, until).await?;
         Ok(transaction.commit().await?)
+    }
+
+    /// Forgets the budgets that are full: a row says nothing then. Returns how many.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn forget_full_budgets(&self) -> Result<u64, StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("DELETE FROM registry_budgets WHERE full_at <= ").push_now_plus(Duration::ZERO);
+        self.database.execute(sql).await
     }
 
     /// How many tokens of a budget there are, and from when on one may be taken if there is none now.
@@ -141,6 +164,39 @@ impl Registry {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and the capacity")]
         Ok((budget.capacity - missing as u32, (free_at > now).then_some(free_at)))
     }
+}
+
+/// Takes a token of a budget, and one of the account's share of it if there is one. Returns from when on it has one, if it has
+/// none now.
+pub(super) async fn take(
+    transaction: &mut Transaction,
+    budget: &Budget,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, sqlx::Error> {
+    let mut earliest: Option<Timestamp> = None;
+    for way in budget.ways() {
+        let mut full = Vec::with_capacity(way.len());
+        for budget in &way {
+            full.push((budget, full_at(transaction, budget, now).await?));
+        }
+        let at = full.iter().map(|(budget, full_at)| budget.free_at(*full_at)).max().unwrap_or(now);
+        if at <= now {
+            for (budget, full_at) in full {
+                fill_at(transaction, budget, full_at + budget.interval()).await?;
+            }
+            return Ok(None);
+        }
+        earliest = Some(earliest.map_or(at, |earliest| earliest.min(at)));
+    }
+    Ok(earliest)
+}
+
+/// Writes when a budget is full again.
+async fn fill_at(transaction: &mut Transaction, budget: &Budget, at: Timestamp) -> Result<(), sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("UPDATE registry_budgets SET full_at = ").bind(at).push(" WHERE name = ").bind(budget.name.as_str());
+    transaction.execute(sql).await?;
+    Ok(())
 }
 
 /// Now, by the clock of the registry.

@@ -19,9 +19,9 @@ use crate::store::statement::Row;
 /// domains has to prove some before adding others.
 const MAX_UNPROVED: i64 = 20;
 
-/// Who adds a domain.
+/// Who asks for something about a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddedBy {
+pub enum Requester {
     /// The operator.
     Operator,
     /// An administrator of the account, who may add only so many names before some of them are proved.
@@ -75,7 +75,7 @@ impl Registry {
         host: &str,
         proof: &str,
         now: Timestamp,
-        by: AddedBy,
+        by: Requester,
     ) -> Result<DomainAdded, WriteRefused> {
         let mut retry = Retry::default();
         loop {
@@ -92,7 +92,7 @@ impl Registry {
         host: &str,
         proof: &str,
         now: Timestamp,
-        by: AddedBy,
+        by: Requester,
     ) -> Result<DomainAdded, WriteRefused> {
         let mut transaction = self.database.begin().await?;
         lock_head(&mut transaction).await?;
@@ -103,7 +103,7 @@ impl Registry {
             owner => owner.map(|owner| owner.slug),
         };
         let is_new = !is_claimed(&mut transaction, slug, host).await?;
-        if is_new && by == AddedBy::Account && count_unproved(&mut transaction, slug).await? >= MAX_UNPROVED {
+        if is_new && by == Requester::Account && count_unproved(&mut transaction, slug).await? >= MAX_UNPROVED {
             return Err(WriteRefused::TooManyUnproved);
         }
         insert(&mut transaction, slug, host, proof, now, by).await?;
@@ -314,12 +314,12 @@ async fn insert(
     host: &str,
     proof: &str,
     now: Timestamp,
-    by: AddedBy,
+    by: Requester,
 ) -> Result<(), sqlx::Error> {
     let mut sql = transaction.sql();
     sql.push("INSERT INTO registry_domains AS known (host, slug, is_added, by_account, proof, state, reason, since, ");
     sql.push("created_at, next_at, failures, is_late, fence) VALUES (").bind(host).push(", ").bind(slug);
-    sql.push(", TRUE, ").bind(by == AddedBy::Account).push(", ").bind(proof).push(", 'claimed', '{}', ").bind(now);
+    sql.push(", TRUE, ").bind(by == Requester::Account).push(", ").bind(proof).push(", 'claimed', '{}', ").bind(now);
     sql.push(", ").bind(now).push(", ").bind(now).push(", 0, FALSE, 0) ");
     // The proof of a row that is there may be in DNS by now.
     sql.push("ON CONFLICT (host, slug) DO UPDATE SET is_added = TRUE, by_account = excluded.by_account, ");
@@ -327,7 +327,7 @@ async fn insert(
     sql.push("created_at = excluded.created_at, next_at = excluded.next_at, leased_until = NULL, ");
     sql.push("fence = known.fence + 1 WHERE known.state IN ('gone', 'removed')");
     transaction.execute(sql).await?;
-    if by == AddedBy::Operator {
+    if by == Requester::Operator {
         let mut sql = transaction.sql();
         sql.push("UPDATE registry_domains SET by_account = FALSE WHERE by_account AND host = ").bind(host);
         sql.push(" AND slug = ").bind(slug);

@@ -2,7 +2,7 @@
 //!
 //! A node takes rows that are due under a lease, by the clock of the registry, and writes what became of them. Each
 //! lease has the next fence, and a write has to name the fence of its lease: a node that was stopped for longer than its
-//! lease writes nothing.
+//! lease writes nothing. `turns` says which rows are next.
 
 use std::time::Duration;
 
@@ -141,13 +141,15 @@ pub struct DomainRecord {
     pub label_proves: bool,
     /// Whether it is known which database the tenant has.
     pub is_identified: bool,
+    /// Until when a node works on it, if one does.
+    pub leased_until: Option<Timestamp>,
 }
 
-const COLUMNS: &str = "host, slug, is_added, proof, proved_since, state, reason, since, created_at, checked_at, next_at, \
+pub(super) const COLUMNS: &str = "host, slug, is_added, proof, proved_since, state, reason, since, created_at, checked_at, next_at, \
     failures, renew_at, is_late, pending, fence, proved_by, (SELECT c.not_after FROM registry_certificates c \
     WHERE c.host = registry_domains.host AND c.slug = registry_domains.slug AND c.chain IS NOT NULL), \
     coalesce((SELECT t.label_proves FROM registry_tenants t WHERE t.slug = registry_domains.slug), TRUE), \
-    EXISTS (SELECT 1 FROM registry_tenants t WHERE t.slug = registry_domains.slug AND t.identity IS NOT NULL)";
+    EXISTS (SELECT 1 FROM registry_tenants t WHERE t.slug = registry_domains.slug AND t.identity IS NOT NULL), leased_until";
 
 impl DomainRecord {
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
@@ -174,10 +176,11 @@ impl DomainRecord {
             not_after: row.get(17)?,
             label_proves: row.get(18)?,
             is_identified: row.get(19)?,
+            leased_until: row.get(20)?,
         })
     }
 
-    fn read_all(rows: &[Row]) -> Result<Vec<Self>, sqlx::Error> {
+    pub(super) fn read_all(rows: &[Row]) -> Result<Vec<Self>, sqlx::Error> {
         rows.iter().map(Self::read).collect()
     }
 }
@@ -251,53 +254,6 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes rows that are due, for as long as the lease: the longest due first, but those of the `busy` tenants after all
-    /// others. Returns them with the time of the registry's clock.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn lease_domains(
-        &self,
-        node: &str,
-        limit: u32,
-        lease: Duration,
-        busy: &[&str],
-    ) -> Result<(Timestamp, Vec<DomainRecord>), StoreError> {
-        // Without a transaction: most of the time nothing is due.
-        let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ")
-            .push_now_plus(Duration::ZERO)
-            .push(", EXISTS (SELECT 1 FROM registry_domains WHERE next_at <= ");
-        sql.push_now_plus(Duration::ZERO).push(")");
-        let row = reader.fetch_one(sql).await?;
-        let (now, is_due): (Timestamp, bool) = (row.get(0)?, row.get(1)?);
-        drop(reader);
-        if !is_due || limit == 0 {
-            return Ok((now, Vec::new()));
-        }
-        let mut transaction = self.database.begin().await?;
-        let mut sql = transaction.sql();
-        sql.push("UPDATE registry_domains SET leased_by = ").bind(node).push(", leased_until = ").push_now_plus(lease);
-        sql.push(
-            ", fence = fence + 1 WHERE (host, slug) IN (SELECT host, slug FROM registry_domains WHERE next_at <= ",
-        );
-        sql.push_now_plus(Duration::ZERO).push(" AND (leased_until IS NULL OR leased_until <= ");
-        sql.push_now_plus(Duration::ZERO).push(") ORDER BY ");
-        if let Some((first, others)) = busy.split_first() {
-            sql.push("slug IN (").bind(*first);
-            for slug in others {
-                sql.push(", ").bind(*slug);
-            }
-            sql.push("), ");
-        }
-        sql.push("next_at LIMIT ").bind(i64::from(limit));
-        sql.push_either(" FOR UPDATE SKIP LOCKED", "").push(") RETURNING ").push(COLUMNS);
-        let leased = DomainRecord::read_all(&transaction.fetch_all(sql).await?)?;
-        transaction.commit().await?;
-        Ok((now, leased))
-    }
-
     /// Writes what became of a row, and events. Returns whether the lease was still its own.
     ///
     /// # Errors
@@ -320,16 +276,6 @@ impl Registry {
         }
         transaction.commit().await?;
         Ok(is_own)
-    }
-
-    /// Keeps the lease of a row. Returns whether it was still its own.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn keep_lease(&self, domain: &DomainRecord, lease: Duration) -> Result<bool, StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("UPDATE registry_domains SET leased_until = ").push_now_plus(lease).push(" WHERE ").push_lease(domain);
-        Ok(self.database.execute(sql).await? > 0)
     }
 
     /// Forgets a row that is gone or was removed, and its certificate. Returns whether the lease was still its own.
@@ -361,18 +307,6 @@ impl Registry {
         }
         transaction.commit().await?;
         Ok(is_own)
-    }
-
-    /// Makes a row due now, unless a node works on it.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn check_domain_soon(&self, host: &str, slug: &str) -> Result<(), StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("UPDATE registry_domains SET next_at = ").push_now_plus(Duration::ZERO).push(" WHERE host = ");
-        sql.bind(host).push(" AND slug = ").bind(slug).push(" AND next_at > ").push_now_plus(Duration::ZERO);
-        self.database.execute(sql).await?;
-        Ok(())
     }
 
     /// The rows of a host: its owner's, and one for each tenant that claims it without having proved it.
@@ -449,7 +383,7 @@ pub(super) async fn next_revision(transaction: &mut Transaction) -> Result<i64, 
     transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)
 }
 
-trait PushLease {
+pub(super) trait PushLease {
     fn push_lease(&mut self, domain: &DomainRecord) -> &mut Self;
 }
 

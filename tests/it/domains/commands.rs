@@ -161,14 +161,18 @@ on_both_databases! {
         scene.succeed(&["domain", "add", host, "--tenant", "acme"]);
         let location = DatabaseLocation::parse(&scene.registry_url, "/".as_ref()).unwrap();
         let registry = Registry::open(&location).await.unwrap();
-        let (now, leased) = registry.lease_domains("a node", 1, Duration::from_secs(600), &[]).await.unwrap();
+        let (now, due) = registry.due_domains(1).await.unwrap();
+        let lease = Duration::from_secs(600);
+        let leased = registry.lease_domains("a node", &due, lease).await.unwrap();
         assert!(registry.take_domain(&leased[0], None, "{}", now).await.unwrap(), "it is proved");
         scene.succeed(&["domain", "remove", host, "--tenant", "acme"]);
-        let (_, leased) = registry.lease_domains("a node", 1, Duration::from_secs(600), &[]).await.unwrap();
+        let (_, due) = registry.due_domains(1).await.unwrap();
+        let leased = registry.lease_domains("a node", &due, lease).await.unwrap();
         assert_eq!((leased.len(), leased[0].state), (1, DomainState::Removed));
         scene.succeed(&["domain", "add", host, "--tenant", "acme"]);
         assert!(!registry.write_domain(&leased[0], Lease::End, &[]).await.unwrap());
-        let (_, leased) = registry.lease_domains("another node", 1, Duration::from_secs(600), &[]).await.unwrap();
+        let (_, due) = registry.due_domains(1).await.unwrap();
+        let leased = registry.lease_domains("another node", &due, lease).await.unwrap();
         assert_eq!((leased.len(), leased[0].state), (1, DomainState::Claimed), "it is looked at now");
         registry.close().await;
     }
@@ -196,7 +200,8 @@ on_both_databases! {
         let hosts = ["a.globex.test", "b.globex.test"];
         registry.copy_certificates(&[certificate(hosts[0], 1), certificate(hosts[1], 2)], false).await.unwrap();
         let lease = Duration::from_secs(600);
-        let (_, leased) = registry.lease_domains("a node", 1, lease, &[]).await.unwrap();
+        let (_, due) = registry.due_domains(1).await.unwrap();
+        let leased = registry.lease_domains("a node", &due, lease).await.unwrap();
         let mut domain = leased.into_iter().next().expect("the row is due");
         let order = json!({ "authority": "letsencrypt", "key": old.seal("pending", &domain.host), "csr": "" });
         domain.pending = Some(order.to_string());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use formgate::store::registry::{AddedBy, DomainAdded, DomainState};
+use formgate::store::registry::{DomainAdded, DomainState, Requester};
 use tokio::net::TcpStream;
 
 use super::scene::{LIMIT, Scene, reason_of};
@@ -174,7 +174,7 @@ on_both_databases! {
         scene.becomes_of("initech", host, DomainState::Live, "").await;
         let registry = scene.registry().await;
         let now = jiff::Timestamp::now();
-        let contested = registry.add_domain("globex", host, "formgate-owner", now, AddedBy::Operator).await.unwrap();
+        let contested = registry.add_domain("globex", host, "formgate-owner", now, Requester::Operator).await.unwrap();
         assert_eq!(contested, DomainAdded::Contested { owner: "initech".to_owned() });
         let row = scene.becomes_of("globex", host, DomainState::Claimed, "taken").await;
         assert_eq!(reason_of(&row)["moves_at"], serde_json::Value::Null);

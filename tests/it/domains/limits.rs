@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use formgate::domains::Reason;
 use formgate::store::registry::DomainState;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -29,6 +30,62 @@ on_both_databases! {
             scene.goes_live(host).await;
         }
         assert_eq!((scene.proxy.orders(), second.orders()), (4, 3), "a fifth of the first is kept for renewals");
+    }
+
+    async fn an_account_that_orders_much_leaves_orders_to_others(engine: Engine) {
+        let scene = Scene::new(engine).await.authority("orders_per_3_hours = 10").with_hosts(7);
+        scene.zones.serve("sign-in.test", &[2], "");
+        scene.register("globex");
+        let node = scene.start(0);
+        let hosts = [scene.zones.name("a.globex"), scene.zones.name("b.globex")];
+        let registry = scene.registry().await;
+        let began = Instant::now();
+        let counts = async || {
+            let rows = registry.list_domains(&Default::default(), 100).await.unwrap();
+            let count = |is: DomainState| rows.iter().filter(|row| row.slug == "acme" && row.state == is).count();
+            (count(DomainState::Live), count(DomainState::Queued))
+        };
+        while counts().await != (4, 4) {
+            assert!(began.elapsed() < LIMIT, "{:?}", counts().await);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        registry.close().await;
+        for host in &hosts {
+            scene.add("globex", host).await;
+        }
+        let records = "a A HERE\nb A HERE\n_formgate.a TXT formgate-proof-of-globex\n_formgate.b TXT formgate-proof-of-globex";
+        scene.serve("globex", records);
+        for host in &hosts {
+            scene.becomes_of("globex", host, DomainState::Live, "").await;
+            scene.is_served(&node, host).await;
+        }
+        assert_eq!(scene.proxy.orders(), 6);
+    }
+
+    async fn a_limit_that_names_a_host_is_that_hosts_and_keeps_its_address_from_the_account(engine: Engine) {
+        let scene = Scene::new(engine).await.with_hosts(2);
+        let detail = "Your account is temporarily prevented from requesting certificates for forms.acme.org. \
+            Please visit: https://authority.example/unpause?jwt=eyJhbGci";
+        scene.proxy.break_next(1, Kind::NewOrder, Fault::Problem { status: 429, kind: "rateLimited", detail, retry_after: Some("3600") });
+        let _node = scene.start(0);
+        let registry = scene.registry().await;
+        let began = Instant::now();
+        let rows = loop {
+            let rows = registry.list_domains(&Default::default(), 100).await.unwrap();
+            let live = rows.iter().filter(|row| row.state == DomainState::Live).count();
+            if live == 2 && rows.len() == 3 {
+                break rows;
+            }
+            assert!(began.elapsed() < LIMIT, "{rows:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        registry.close().await;
+        let paused = rows.iter().find(|row| row.state != DomainState::Live).expect("one is paused");
+        let reason = Reason::read(&paused.reason);
+        assert_eq!((paused.state, reason.name()), (DomainState::Queued, "ca_limited"), "{paused:?}");
+        assert!(reason.next_step().contains("https://authority.example/unpause?jwt=eyJhbGci"), "{}", reason.next_step());
+        let told = reason.told().next_step();
+        assert!(told.contains("Please visit: https://authority.example/…") && !told.contains("jwt"), "{told}");
     }
 
     async fn a_renewal_goes_to_the_next_authority_and_replaces_only_what_that_one_issued(engine: Engine) {

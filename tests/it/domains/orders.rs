@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use formgate::store::registry::{DomainFilter, DomainState};
+use formgate::domains::await_look;
+use formgate::host::HostName;
+use formgate::store::registry::{DomainFilter, DomainState, Lease, Requester};
 use serde_json::Value;
 
 use super::scene::{LIMIT, Scene, reason_of};
@@ -164,7 +166,7 @@ on_both_databases! {
         // Time passes: each is tried again.
         while !are_live().await {
             for host in &scene.hosts {
-                registry.check_domain_soon(host, "acme").await.unwrap();
+                registry.ask_for_check(host, "acme", Requester::Operator).await.unwrap();
             }
             assert!(began.elapsed() < LIMIT, "{:?}", registry.list_domains(&Default::default(), 100).await);
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -189,6 +191,81 @@ on_both_databases! {
         registry.close().await;
         let waiting = rows.iter().filter(|row| row.checked_at.is_none()).count();
         assert!(rows.len() == 81 && waiting > 0, "{waiting} of {} were due before it, and wait", rows.len());
+    }
+
+    async fn a_person_who_asks_for_a_check_waits_for_no_other_domain(engine: Engine) {
+        let scene = Scene::new(engine).await.with_hosts(40);
+        scene.zones.serve("sign-in.test", &[2], "");
+        scene.proxy.break_all(Kind::NewOrder, Fault::Hang);
+        let many = ["globex", "hooli", "initech", "umbrella", "wonka"];
+        for slug in many {
+            scene.register(slug);
+            for number in 0..20 {
+                let host = scene.zones.name(&format!("h{number}.{slug}"));
+                scene.add(slug, &host).await;
+            }
+            let records: Vec<_> = (0..20).map(|number| format!("h{number} A HERE\n_formgate.h{number} TXT formgate-proof-of-{slug}")).collect();
+            scene.serve(slug, &records.join("\n"));
+        }
+        let _node = scene.start(0);
+        // All that a node works on hangs.
+        scene.proxy.wait_for(Kind::NewOrder, 20).await;
+        let registry = scene.registry().await;
+        let last = async || {
+            let of_wonka = DomainFilter { slug: Some("wonka"), ..DomainFilter::default() };
+            let rows = registry.list_domains(&of_wonka, 100).await.unwrap();
+            rows.into_iter().rfind(|row| row.pending.is_none()).expect("one waits")
+        };
+        let (waits, also_waits) = (last().await, scene.zones.name("h0.acme"));
+        let asked = registry.ask_for_check(&waits.host, "wonka", Requester::Account).await.unwrap().unwrap();
+        assert!(asked.is_first);
+        let again = registry.ask_for_check(&waits.host, "wonka", Requester::Account).await.unwrap().unwrap();
+        let (looked_at, is_looked_at) =
+            await_look(&registry, &HostName::parse(&waits.host).unwrap(), "wonka", asked, LIMIT).await.unwrap();
+        assert!(is_looked_at && looked_at.is_some_and(|row| row.checked_at > waits.checked_at));
+        assert!(again.is_first && again.fence >= asked.fence);
+        let all = registry.list_domains(&DomainFilter::default(), 500).await.unwrap();
+        let waiting = all.iter().filter(|row| row.pending.is_none()).count();
+        assert!(waiting > 90, "{waiting} of {} were due before it, and wait", all.len());
+        let other = registry.ask_for_check(&also_waits, "acme", Requester::Account).await.unwrap().unwrap();
+        assert!(other.is_first, "what one account asks for is not counted for another");
+        registry.close().await;
+    }
+
+    async fn an_account_asks_for_one_check_at_a_time_and_for_six_in_a_minute(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        scene.register("globex");
+        let hosts: Vec<_> = (0..8).map(|number| scene.zones.name(&format!("h{number}.globex"))).collect();
+        for host in &hosts {
+            scene.add("globex", host).await;
+        }
+        let registry = scene.registry().await;
+        let ask = async |host: &str, by: Requester| registry.ask_for_check(host, "globex", by).await.unwrap();
+        assert_eq!(ask("none.test", Requester::Account).await, None);
+        let is_first = async |host: &str, by| ask(host, by).await.expect("there is a row").is_first;
+        assert!(is_first(&hosts[0], Requester::Account).await);
+        assert!(is_first(&hosts[0], Requester::Account).await, "the same one is not asked for twice");
+        assert!(!is_first(&hosts[1], Requester::Account).await, "one waits");
+        assert!(!is_first(&hosts[1], Requester::Operator).await, "also for the operator, where it takes its turn");
+        let look = async || {
+            let (_, due) = registry.due_domains(1).await.unwrap();
+            let asked = due.into_iter().next().expect("it is due");
+            assert!(asked.is_asked);
+            let leased = registry.lease_domains("a node", &[asked], LIMIT).await.unwrap();
+            leased.into_iter().next().expect("it is leased")
+        };
+        let leased = look().await;
+        assert_eq!(leased.host, hosts[0]);
+        assert!(!is_first(&hosts[1], Requester::Account).await, "one is in work");
+        assert!(registry.write_domain(&leased, Lease::End, &[]).await.unwrap());
+        for host in &hosts[1..6] {
+            assert!(is_first(host, Requester::Account).await, "{host}");
+            let leased = look().await;
+            assert_eq!(&leased.host, host);
+            assert!(registry.write_domain(&leased, Lease::End, &[]).await.unwrap());
+        }
+        assert!(!is_first(&hosts[6], Requester::Account).await, "the seventh");
+        registry.close().await;
     }
 
     async fn a_refusal_and_a_closed_port_are_told_apart(engine: Engine) {

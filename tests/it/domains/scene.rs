@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use formgate::store::registry::{AddedBy, CertificateRecord, DomainAdded, DomainRecord, DomainState};
+use formgate::store::registry::{CertificateRecord, DomainAdded, DomainRecord, DomainState, Requester};
 use formgate::store::{DatabaseLocation, Registry};
 use jiff::Timestamp;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -229,7 +229,7 @@ impl Scene {
     pub(super) async fn add(&self, slug: &str, host: &str) -> String {
         let registry = self.registry().await;
         let proof = format!("formgate-proof-of-{slug}");
-        let added = registry.add_domain(slug, host, &proof, Timestamp::now(), AddedBy::Operator).await.unwrap();
+        let added = registry.add_domain(slug, host, &proof, Timestamp::now(), Requester::Operator).await.unwrap();
         assert!(matches!(added, DomainAdded::Added(_)), "{added:?}");
         registry.close().await;
         proof
@@ -238,7 +238,7 @@ impl Scene {
     /// Makes a host due for a check.
     pub(super) async fn check_soon(&self, host: &str) {
         let registry = self.registry().await;
-        registry.check_domain_soon(host, "acme").await.unwrap();
+        registry.ask_for_check(host, "acme", Requester::Operator).await.unwrap();
         registry.close().await;
     }
 
@@ -269,7 +269,7 @@ impl Scene {
     /// Waits for a proof, dates it three days back, and waits until a node checks the domain.
     pub(super) async fn pass_days(&self, slug: &str, host: &str) {
         let registry = self.registry().await;
-        registry.check_domain_soon(host, slug).await.unwrap();
+        registry.ask_for_check(host, slug, Requester::Operator).await.unwrap();
         registry.close().await;
         let (database, began) = (Database::connect(&self.registry_url).await, Instant::now());
         let proved = format!("FROM registry_domains WHERE slug = '{slug}' AND proved_since IS NOT NULL");

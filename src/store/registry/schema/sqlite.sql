@@ -93,9 +93,12 @@ CREATE TABLE registry_domains (
   leased_by TEXT, -- the node that works on it
   leased_until INTEGER,
   fence INTEGER NOT NULL, -- grows with each lease: a node whose lease has expired writes nothing
+  asked INTEGER NOT NULL DEFAULT 0, -- the fence of the lease for which somebody waits, or did
+  asked_at INTEGER, -- since when
   PRIMARY KEY (host, slug)
 ) STRICT;
 CREATE INDEX registry_domains_due ON registry_domains (next_at);
+CREATE INDEX registry_domains_asked ON registry_domains (asked_at) WHERE asked > fence;
 CREATE INDEX registry_domains_slug ON registry_domains (slug, host);
 
 -- Certificates, which every node takes over like tenants. The row of a deleted one remains, without a chain.
