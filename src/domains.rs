@@ -8,8 +8,9 @@
 //! ```
 //!
 //! - `needed`: which hosts have rows.
-//! - `life`: what becomes of a row; `beginning` chooses the authority of an order, `orders` obtains the certificate,
-//!   `failures` has what else may come of an order; `renewal` and `schedule` decide when the row is looked at next.
+//! - `life`: what becomes of a row; `ownership` decides whose it is, `beginning` chooses the authority of an order, `orders`
+//!   obtains the certificate, `failures` has what else may come of an order; `renewal` and `schedule` decide when the row is
+//!   next.
 //! - `authorities` has which authorities work, `budgets` what each allows.
 //! - [`Reason`]: what is wrong and what to do, in the same words everywhere; [`describe`] shows a row.
 //! - [`AccountDomains`]: what the administrators of an account see and may do; `told` is what they read of a reason.
@@ -30,6 +31,7 @@ mod failures;
 mod life;
 mod needed;
 mod orders;
+mod ownership;
 mod plan;
 mod reason;
 mod renewal;

@@ -5,58 +5,21 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::reason::{OtherReason, Reason, own_label, proof_of, records_to_set};
+use super::ownership::{Standing, TAKEN, note_proof};
+use super::reason::{OtherReason, Reason, own_label, records_to_set};
 use super::renewal::Ask;
 use super::{Domains, DomainsError, schedule};
-use crate::dns::{DnsFault, Finding, Issuer, Look, Ownership, Proof, Question};
+use crate::dns::{DnsFault, Finding, Issuer, Look, Question};
 use crate::host::HostName;
-use crate::registry::FollowError;
-use crate::store::registry::{DomainEvent, DomainProof, DomainRecord, DomainState, HostOwner, Lease};
+use crate::store::registry::{DomainEvent, DomainRecord, DomainState, Lease};
 
 /// How long a removed domain keeps its row and its certificate, so that one that comes back is served at once.
 ///
 /// Larger: keys of domains that are gone are kept for longer. Smaller: a mistake costs a certificate.
 const KEPT: SignedDuration = SignedDuration::from_hours(24);
 
-/// After how long a claim without a proof ends.
-///
-/// Larger: names that nobody can prove are looked up for longer. Smaller: an owner who takes days to set a record has to add
-/// the domain again.
-const CLAIM_LASTS: SignedDuration = SignedDuration::from_hours(7 * 24);
-
-/// How long the row of a domain that is gone shows why.
-const GONE_SHOWN: SignedDuration = SignedDuration::from_hours(7 * 24);
-
-/// How long the proof of a domain that another tenant has proved must have been there.
-const CONTEST: SignedDuration = SignedDuration::from_hours(72);
-
-/// Another tenant has it, and no record moves it as things are.
-const TAKEN: Reason = Reason::Other(OtherReason::Taken { record: None, moves_at: None });
-
-/// Nobody has proved it in time.
-const CLAIM_EXPIRED: Reason = Reason::Other(OtherReason::ClaimExpired {});
-
-/// How often a contested domain is looked at.
-const CONTEST_LOOK: Duration = Duration::from_hours(1);
-
 /// When a tenant has a domain that this node does not serve yet.
 const NOT_YET: Duration = Duration::from_secs(1);
-
-/// Whose a domain is.
-enum Standing {
-    /// The tenant of the row has it, and no file gives it a certificate.
-    Own,
-    /// The tenant of the row claims it, and no tenant has proved it.
-    Unproved,
-    /// The tenant of the row claims it, and another tenant has proved it.
-    Contested(String),
-    /// The tenant of the row claims it, and another tenant has it in its table.
-    OfTable,
-    /// This node does not know the change yet.
-    NotYet,
-    /// The tenant of the row does not want it, or a file gives it a certificate.
-    Unwanted,
-}
 
 impl Domains {
     /// Walks a row as far as it goes now. A write that comes too late is no error: another node goes on.
@@ -115,46 +78,7 @@ impl Domains {
         self.acme.as_ref().map_or(0, |acme| acme.requests.authorities.len())
     }
 
-    async fn standing(&self, domain: &DomainRecord, host: &HostName) -> Result<Standing, FollowError> {
-        let registry = self.registry().await?;
-        let (owner, is_registered) = (registry.owner_of(&domain.host).await?, registry.has_tenant(&domain.slug).await?);
-        let directory = self.directory.load();
-        let served = directory.config_at(host);
-        let of_file = served.filter(|tenant| !tenant.origin.is_registered());
-        let is_own = |slug: &str| slug == domain.slug;
-        let is_owner = of_file.map_or_else(|| owner.as_ref().is_some_and(|it| is_own(&it.slug)), |it| is_own(&it.slug));
-        if is_owner {
-            return Ok(match served {
-                Some(tenant) if !is_own(&tenant.slug) => Standing::NotYet,
-                None => Standing::NotYet,
-                Some(_) if self.needs_certificate(&directory, host) => Standing::Own,
-                Some(_) => Standing::Unwanted,
-            });
-        }
-        if !domain.is_added || !is_registered || domain.state == DomainState::Removed {
-            return Ok(Standing::Unwanted);
-        }
-        Ok(match owner {
-            _ if of_file.is_some() => Standing::OfTable,
-            Some(HostOwner { is_of_table: true, .. }) => Standing::OfTable,
-            Some(HostOwner { slug, .. }) => Standing::Contested(slug),
-            None => Standing::Unproved,
-        })
-    }
-
-    /// Notes which database a tenant has: if another account gets its slug, its domains are not that account's. A database
-    /// that can't be opened is read with the next look.
-    async fn identify(&self, slug: &str) -> Result<(), DomainsError> {
-        let directory = self.directory.load_full();
-        let Some((tenant, config)) = directory.tenant(slug).zip(directory.config(slug)) else { return Ok(()) };
-        if let Ok(store) = tenant.database.store().await {
-            let (location, identity) = (config.database_identity(), store.identity().as_str());
-            self.registry().await?.note_identity(slug, &location, identity).await?;
-        }
-        Ok(())
-    }
-
-    async fn look(&self, domain: &DomainRecord, host: &HostName) -> Look {
+    pub(super) async fn look(&self, domain: &DomainRecord, host: &HostName) -> Look {
         let label = own_label(domain, &self.config);
         let (mut issuers, mut methods) = (Vec::new(), Vec::new());
         if let Some(acme) = &self.acme {
@@ -211,7 +135,7 @@ impl Domains {
     }
 
     /// DNS could not be asked: its state stays, and so does what an authority said about its renewal.
-    async fn not_asked(&self, mut domain: DomainRecord, detail: String) -> Result<(), DomainsError> {
+    pub(super) async fn not_asked(&self, mut domain: DomainRecord, detail: String) -> Result<(), DomainsError> {
         let until = schedule::to_second(self.now() + schedule::ASK_AGAIN);
         domain.next_at = until;
         if domain.not_after.is_none() || domain.failures == 0 {
@@ -244,102 +168,6 @@ impl Domains {
         domain.failures = domain.failures.min(1);
         let events: Vec<_> = is_new.then(|| event("domain.failing", &domain)).into_iter().collect();
         self.write(&domain, &events).await
-    }
-
-    /// No tenant has proved it: it belongs to the first that does, whoever claims it.
-    async fn prove(&self, mut domain: DomainRecord, host: &HostName) -> Result<(), DomainsError> {
-        let Look { ownership, finding } = self.look(&domain, host).await;
-        let now = self.now();
-        domain.checked_at = Some(now);
-        note_proof(&mut domain, ownership);
-        let is_proved = matches!(ownership, Ownership::Proved(_));
-        match finding {
-            Finding::Unknown(cause) if !is_proved => self.not_asked(domain, cause).await,
-            Finding::Fault(_) if !is_proved && is_expired(&domain, now) => self.lose(domain, &CLAIM_EXPIRED).await,
-            Finding::Fault(fault) if !is_proved => {
-                domain.proved_since = None;
-                self.enter(&mut domain, DomainState::Dns, &Reason::Dns(fault));
-                domain.next_at = now + schedule::dns_look(domain.since, now);
-                self.write(&domain, &[]).await
-            }
-            finding => {
-                domain.proved_since.get_or_insert(now);
-                self.take(domain, None, finding).await
-            }
-        }
-    }
-
-    /// The tenant of a row has proved it: it has it from now on. `from` had it until now. What was found decides whether it
-    /// is served.
-    async fn take(&self, mut domain: DomainRecord, from: Option<&str>, finding: Finding) -> Result<(), DomainsError> {
-        let now = self.now();
-        domain.next_at = now;
-        match finding {
-            Finding::Ready { .. } => self.enter(&mut domain, DomainState::Verified, &Reason::None {}),
-            Finding::Fault(fault) => self.enter(&mut domain, DomainState::Dns, &Reason::Dns(fault)),
-            Finding::Unknown(_) => self.enter(&mut domain, DomainState::Claimed, &Reason::None {}),
-        }
-        if self.registry().await?.take_domain(&domain, from, &TAKEN.stored(), now).await? {
-            let DomainRecord { host, slug, .. } = &domain;
-            match from {
-                Some(from) => tracing::warn!(host, from, to = slug, "a proved domain moved to another tenant"),
-                None => tracing::info!(tenant = slug, host, "a tenant has proved a domain"),
-            }
-            self.following.look_soon();
-        }
-        Ok(())
-    }
-
-    /// The tenant of a row does not get it, for a reason that its row shows for a while.
-    async fn lose(&self, mut domain: DomainRecord, reason: &Reason) -> Result<(), DomainsError> {
-        self.enter(&mut domain, DomainState::Gone, reason);
-        (domain.proved_since, domain.proved_by, domain.pending) = (None, None, None);
-        domain.next_at = domain.since + GONE_SHOWN;
-        self.write(&domain, &[]).await
-    }
-
-    /// Shows why a domain is gone, or forgets it.
-    async fn show_gone(&self, mut domain: DomainRecord) -> Result<(), DomainsError> {
-        if self.now() >= domain.since + GONE_SHOWN {
-            self.registry().await?.forget_domain(&domain).await?;
-            return Ok(());
-        }
-        domain.next_at = domain.since + GONE_SHOWN;
-        self.write(&domain, &[]).await
-    }
-
-    /// Another tenant has proved it: it moves once its proof was there for long enough and the owner's is not.
-    async fn contest(&self, mut domain: DomainRecord, host: &HostName, owner: &str) -> Result<(), DomainsError> {
-        let now = self.now();
-        let Look { ownership, finding } = self.look(&domain, host).await;
-        domain.checked_at = Some(now);
-        note_proof(&mut domain, ownership);
-        match ownership {
-            Ownership::Proved(_) => {
-                domain.proved_since.get_or_insert(now);
-            }
-            Ownership::Missing => domain.proved_since = None,
-            Ownership::Unknown => {}
-        }
-        if domain.proved_since.is_none() && is_expired(&domain, now) && !matches!(finding, Finding::Unknown(_)) {
-            return self.lose(domain, &CLAIM_EXPIRED).await;
-        }
-        let moves_at = domain.proved_since.map(|since| since + CONTEST);
-        let record = proof_of(&domain, &self.config);
-        self.enter(&mut domain, DomainState::Claimed, &Reason::Other(OtherReason::Taken { record, moves_at }));
-        domain.next_at = moves_at.map_or(now + CONTEST_LOOK, |at| at.min(now + CONTEST_LOOK));
-        if moves_at.is_some_and(|at| at <= now) {
-            let rows = self.registry().await?.find_domains(&domain.host).await?;
-            let of_owner = match rows.into_iter().find(|row| row.slug == owner) {
-                Some(row) => self.look(&row, host).await.ownership,
-                None => Ownership::Missing,
-            };
-            if matches!((ownership, of_owner), (Ownership::Proved(_), Ownership::Missing)) {
-                return self.take(domain, Some(owner), finding).await;
-            }
-            domain.next_at = now + CONTEST_LOOK;
-        }
-        self.write(&domain, &[]).await
     }
 
     /// The tenant of the row does not want it, or a file gives it a certificate.
@@ -417,21 +245,6 @@ impl Domains {
         }
         Ok(())
     }
-}
-
-/// Notes the proof that a check has found. A check that could not ask changes nothing.
-fn note_proof(domain: &mut DomainRecord, ownership: Ownership) {
-    domain.proved_by = match ownership {
-        Ownership::Proved(Proof::OwnLabel) => Some(DomainProof::OwnLabel),
-        Ownership::Proved(Proof::Txt) => Some(DomainProof::Txt),
-        Ownership::Proved(Proof::NotNeeded) | Ownership::Missing => None,
-        Ownership::Unknown => return,
-    };
-}
-
-/// Whether a claim that is not proved ends.
-fn is_expired(domain: &DomainRecord, now: Timestamp) -> bool {
-    now >= domain.created_at + CLAIM_LASTS
 }
 
 /// An event of a domain, with its state and reason.

@@ -4,7 +4,8 @@
 //! `registry_head` and takes the next revision, so revisions are in the order of the commits and a reader of the rows
 //! above the last revision that it knows misses none. A removed tenant stays as a row without text, for such readers.
 //!
-//! `writing` adds, changes and removes tenants, each host and database claimed once; `nodes` records how far each
+//! `writing` adds, changes and removes tenants, each host and database claimed once, and `lives` says what one of them has of
+//! an earlier one; `nodes` records how far each
 //! node has got; `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a
 //! certificate, `turns` says which is looked at next, `counts` counts them, `claiming` adds and removes domains,
 //! `certificates` has what was obtained for them; `budgets`, `account` and `events` belong to that; `resealing` is for a change of the key; `remedy` says what to do when the registry can't be used.
@@ -16,6 +17,7 @@ mod claiming;
 mod counts;
 mod domains;
 mod events;
+mod lives;
 mod nodes;
 mod operator_tokens;
 mod remedy;
