@@ -22,10 +22,11 @@
 //!   (Postgres), `settle/numbering.rs`, `settle/overlay.rs`, `settle/repair.rs`,
 //!   `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
-//!   `import/write.rs`, `groups.rs` (collation), `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `subscriptions.rs` (row locks),
-//!   `subscriptions/due.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`, `subscriptions/progress.rs`,
-//!   `subscriptions/replay.rs`, `registry/counts.rs`, `registry/domains.rs`, `registry/resealing.rs`, `tokens/rotating.rs` and `audit.rs` (row locks), `tokens/last_used.rs`, `tokens/hours.rs`,
-//!   `totals.rs`, `identity.rs` and `concerns.rs`.
+//!   `import/write.rs`, `groups.rs` (collation), `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `totals.rs`,
+//!   `identity.rs` and `concerns.rs`.
+//! - Locks of rows: `subscriptions.rs`, `subscriptions/due.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`,
+//!   `subscriptions/progress.rs`, `subscriptions/replay.rs`, `registry/counts.rs`, `registry/turns.rs`,
+//!   `registry/resealing.rs`, `tokens/rotating.rs`, `tokens/last_used.rs`, `tokens/hours.rs` and `audit.rs`.
 
 mod admin_links;
 mod admin_overview;
