@@ -122,7 +122,7 @@ async fn queue(world: &World) -> anyhow::Result<()> {
     }
     let each = began.elapsed() / rows.max(1);
     println!("  the queue               {each:>9.1?} a row, of which {:.1?} is writing it back", writing / rows.max(1));
-    let budget = Budget { name: "bench".to_owned(), capacity: 1_000_000, period: TURN, reserve: 0, share: None };
+    let budget = Budget { name: "bench".to_owned(), capacity: 1_000_000, period: TURN, reserve: 0, account: None };
     let domain = last.ok_or_else(|| anyhow::anyhow!("no row was due"))?;
     let began = Instant::now();
     for _ in 0..100 {

@@ -129,15 +129,26 @@ impl AcmeError {
     /// certificates for forms.acme.org"): one that names any host belongs to the host of the order. So does one that is not
     /// recognized; every other host then learns of it by its own order.
     #[must_use]
-    pub fn limits_every_order(&self) -> bool {
+    pub fn limits_every_order(&self, host: &str) -> bool {
         let Self::Limited { detail, .. } = self else { return false };
         let detail = detail.to_ascii_lowercase();
-        if named_hosts(&detail).next().is_some() {
+        if detail.contains(host) || named_hosts(&detail).next().is_some() {
             return false;
         }
         let mut words = detail.split(|letter: char| !letter.is_alphanumeric() && !".-".contains(letter));
         detail.contains("new orders")
             || words.any(|word| matches!(word.trim_end_matches('.'), "account" | "registrations"))
+    }
+
+    /// The same error, unless it is a refusal of everything that names the host of the order: that is one of the host.
+    #[must_use]
+    pub fn of_host(self, host: &str) -> Self {
+        match self {
+            Self::Misconfigured { problem, detail } if detail.to_ascii_lowercase().contains(host) => {
+                Self::Refused { problem, detail }
+            }
+            error => error,
+        }
     }
 
     /// Whether the authority may have got no answer, or another one, from DNS.
@@ -310,7 +321,8 @@ mod tests {
 
     #[test]
     fn a_limit_of_the_account_holds_for_every_order_and_one_of_a_host_does_not() {
-        let holds = |detail: &str| AcmeError::Limited { until: None, detail: detail.to_owned() }.limits_every_order();
+        let limited = |detail: &str| AcmeError::Limited { until: None, detail: detail.to_owned() };
+        let holds = |detail: &str| limited(detail).limits_every_order("forms.acme.org");
         for detail in [
             "too many new orders (300) from this account in the last 3h0m0s, retry after 2026-11-27 18:00:00 UTC",
             "too many new registrations (10) from this IP address in the last 3h0m0s",
@@ -329,10 +341,21 @@ mod tests {
             "too many new orders for [\"*.acme.org\"] from your account",
             "your account may not order for bücher.example",
             "your account may not order for shop.xn--p1ai",
+            "your account is paused for https://forms.acme.org/",
+            "your account is paused for [FORMS.acme.org](https://authority.example/unpause)",
+            "your account is paused for dns/forms.acme.org:https://authority.example",
             "too many",
         ] {
             assert!(!holds(detail), "{detail}");
         }
-        assert!(!AcmeError::down("the account is unknown").limits_every_order());
+        assert!(!AcmeError::down("the account is unknown").limits_every_order("forms.acme.org"));
+    }
+
+    #[test]
+    fn a_refusal_of_everything_that_names_the_host_is_one_of_the_host() {
+        let refused =
+            |detail: &str| AcmeError::Misconfigured { problem: "unauthorized".to_owned(), detail: detail.to_owned() };
+        assert_eq!(refused("not for Forms.Acme.org").of_host("forms.acme.org").fault(), Fault::Host);
+        assert_eq!(refused("the account is deactivated").of_host("forms.acme.org").fault(), Fault::Operator);
     }
 }

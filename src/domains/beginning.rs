@@ -121,8 +121,8 @@ impl Domains {
         let kind = if domain.not_after.is_some() { Order::Renewal } else { Order::First };
         let limits = acme.limits[authority];
         let has_others = registry.has_others(&domain.slug).await?;
-        let share = has_others.then(|| budgets::share(name, limits, &domain.slug));
-        let budgets = budgets::of_order(name, limits, share, &domain.host, kind);
+        let account = has_others.then(|| budgets::used_by(name, &domain.slug));
+        let budgets = budgets::of_order(name, limits, account, &domain.host, kind);
         if kind == Order::First {
             self.enter(&mut domain, DomainState::Issuing, &Reason::None {});
         }

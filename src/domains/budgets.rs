@@ -1,5 +1,8 @@
-//! The budgets of an order at an authority, of which a fifth is kept for renewals and two fifths for other accounts, and the
-//! limits that an authority has named itself.
+//! The budgets of an order at an authority, of which a fifth is kept for renewals, and the limits that an authority has named
+//! itself.
+//!
+//! All accounts have the orders of an authority together: each takes at most as many as it leaves. Certificates of a registered
+//! domain and of a host are counted by the authority as soon as they are issued, so an order without one gives its place back.
 //!
 //! A budget is counted here, and a limit is what the authority answered: no order before this instant, new or not. It is
 //! stored as a budget of one order that is used up until then, so every node knows it.
@@ -9,23 +12,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::config::AuthorityLimits;
-use crate::store::registry::{AccountShare, Budget};
+use crate::store::registry::Budget;
 use crate::store::{Registry, StoreError};
 
 /// The part of a budget that is kept for renewals: one fifth.
 ///
 /// Larger: new domains wait for longer. Smaller: renewals may find nothing left after many domains were added at once.
 const RESERVED: u32 = 5;
-
-/// The share of an account in the orders that all have together: one fifth.
-///
-/// Larger: few accounts use up what is kept for the others. Smaller: each waits for longer when many order at once.
-const SHARE: u32 = 5;
-
-/// The part of the orders that is kept for other accounts once one has used its share: two fifths.
-///
-/// Larger: an account that adds many domains at once waits for longer. Smaller: the next account finds less.
-const KEPT: (u32, u32) = (2, 5);
 
 /// How many failed validations of a host an authority allows in an hour, by far the strictest known.
 const FAILURES: u32 = 5;
@@ -47,7 +40,7 @@ fn budget(name: String, capacity: u32, period: Duration, order: Order) -> Budget
         Order::First => capacity / RESERVED,
         Order::Renewal => 0,
     };
-    Budget { name, capacity, period, reserve, share: None }
+    Budget { name, capacity, period, reserve, account: None }
 }
 
 /// The budget of all orders at an authority.
@@ -82,32 +75,29 @@ pub(super) async fn orders_left(
     Ok(if limited_until.is_some() { (0, limited_until.max(free_at)) } else { (left, free_at) })
 }
 
-/// The share of an account in the orders at an authority.
-pub(super) fn share(authority: &str, limits: AuthorityLimits, slug: &str) -> AccountShare {
-    AccountShare {
-        name: format!("share {authority} {slug}"),
-        capacity: (limits.orders / SHARE).max(1),
-        kept: limits.orders * KEPT.0 / KEPT.1,
-    }
+/// What an account has used of the orders at an authority.
+pub(super) fn used_by(authority: &str, slug: &str) -> String {
+    format!("orders {authority} of {slug}")
 }
 
-/// Every budget that an order takes a token of. An account that is alone has no share but all.
+/// Every budget that an order takes a token of. `account`: what it has used; an account that is alone may use up all.
 pub(super) fn of_order(
     authority: &str,
     limits: AuthorityLimits,
-    share: Option<AccountShare>,
+    account: Option<String>,
     host: &str,
     order: Order,
 ) -> Vec<Budget> {
-    let mut budgets = vec![Budget { share, ..orders(authority, limits, order) }];
-    if let Some(per_domain) = limits.per_domain {
-        let registered = registered(host);
-        budgets.push(budget(format!("domain {authority} {registered}"), per_domain, WEEK, order));
-    }
-    if let Some(per_host) = limits.per_host {
-        budgets.push(budget(format!("host {authority} {host}"), per_host, WEEK, order));
-    }
+    let mut budgets = vec![Budget { account, ..orders(authority, limits, order) }];
+    budgets.extend(of_certificates(authority, limits, host, order));
     budgets
+}
+
+/// The budgets of certificates that are issued.
+pub(super) fn of_certificates(authority: &str, limits: AuthorityLimits, host: &str, order: Order) -> Vec<Budget> {
+    let of_domain = limits.per_domain.map(|most| (format!("domain {authority} {}", registered(host)), most));
+    let of_host = limits.per_host.map(|most| (format!("host {authority} {host}"), most));
+    of_domain.into_iter().chain(of_host).map(|(name, most)| budget(name, most, WEEK, order)).collect()
 }
 
 /// The registered domain of a host: the public suffix and one label more.
@@ -127,11 +117,9 @@ mod tests {
         let names: Vec<_> = budgets.iter().map(|budget| (budget.name.as_str(), budget.reserve)).collect();
         let expected = [("orders main", 60), ("domain main acme.co.uk", 10), ("host main forms.acme.co.uk", 1)];
         assert_eq!(names, expected);
-        let share = share("main", LIMITS, "acme");
-        assert_eq!((share.capacity, share.kept), (60, 120));
-        let shares = of_order("main", LIMITS, Some(share.clone()), "acme.org", Order::First);
-        let shares: Vec<_> = shares.into_iter().map(|budget| budget.share).collect();
-        assert_eq!(shares, [Some(share), None, None], "a registered domain and a host have one owner");
+        let accounts = of_order("main", LIMITS, Some(used_by("main", "acme")), "acme.org", Order::First);
+        let accounts: Vec<_> = accounts.iter().map(|budget| budget.account.as_deref()).collect();
+        assert_eq!(accounts, [Some("orders main of acme"), None, None]);
         assert!(of_order("main", LIMITS, None, "acme.org", Order::Renewal).iter().all(|budget| budget.reserve == 0));
     }
 }

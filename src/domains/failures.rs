@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::budgets;
+use super::budgets::{self, Order};
 use super::life::event;
 use super::orders::PendingOrder;
 use super::reason::{OtherReason, Reason};
@@ -44,6 +44,7 @@ impl Domains {
         error: AcmeError,
     ) -> Result<(), DomainsError> {
         let name = acme.requests.authorities[authority].name.clone();
+        let error = error.of_host(&domain.host);
         let now = self.now();
         if error == AcmeError::Stopped {
             return Ok(());
@@ -88,7 +89,7 @@ impl Domains {
                 domain.pending = None;
                 if matches!(error, AcmeError::Limited { .. }) {
                     let at = schedule::to_second(until.unwrap_or(now + LIMITED));
-                    let limit = if error.limits_every_order() {
+                    let limit = if error.limits_every_order(&domain.host) {
                         budgets::limit(&name)
                     } else {
                         budgets::limit_of_host(&name, &domain.host)
@@ -102,6 +103,10 @@ impl Domains {
                     until = Some(now + wait);
                 }
             }
+        }
+        if domain.pending.is_none() {
+            let nothing_issued = budgets::of_certificates(&name, acme.limits[authority], &domain.host, Order::Renewal);
+            registry.give_back(&nothing_issued).await?;
         }
         let until = schedule::to_second(until.unwrap_or(now + DOWN));
         let reason = match &unasked {

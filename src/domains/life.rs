@@ -21,24 +21,42 @@ const KEPT: SignedDuration = SignedDuration::from_hours(24);
 /// When a tenant has a domain that this node does not serve yet.
 const NOT_YET: Duration = Duration::from_secs(1);
 
+/// What follows a look: it may take minutes, and nobody waits for it.
+pub(super) enum Next {
+    /// Nothing. The row was written.
+    Nothing,
+    /// The order of the row goes on.
+    GoOn(DomainRecord, HostName),
+    /// An order, at one of these authorities. With why DNS could not be asked before it.
+    Order(DomainRecord, HostName, Vec<usize>, Option<String>),
+}
+
 impl Domains {
-    /// Walks a row as far as it goes now. A write that comes too late is no error: another node goes on.
-    pub(super) async fn advance(&self, mut domain: DomainRecord) -> Result<(), DomainsError> {
-        let Ok(host) = HostName::parse(&domain.host) else { return self.remove(domain).await };
+    /// Does what follows a look.
+    pub(super) async fn follow(&self, next: Next) -> Result<(), DomainsError> {
+        match next {
+            Next::Nothing => Ok(()),
+            Next::GoOn(domain, host) => self.go_on(domain, &host).await,
+            Next::Order(domain, host, allowed, unasked) => self.order(domain, &host, &allowed, unasked).await,
+        }
+    }
+
+    /// Looks at a row, and walks it as far as that goes now. A write that comes too late is no error: another node goes on.
+    pub(super) async fn look_at(&self, mut domain: DomainRecord) -> Result<Next, DomainsError> {
+        let Ok(host) = HostName::parse(&domain.host) else { return nothing(self.remove(domain).await) };
         if domain.state == DomainState::Gone && domain.is_added {
-            return self.show_gone(domain).await;
+            return nothing(self.show_gone(domain).await);
         }
         match self.standing(&domain, &host).await? {
             Standing::Own => {}
-            Standing::Unproved => return self.prove(domain, &host).await,
-            Standing::Contested(owner) => return self.contest(domain, &host, &owner).await,
-            Standing::OfTable => return self.lose(domain, &TAKEN).await,
+            Standing::Unproved => return nothing(self.prove(domain, &host).await),
+            Standing::Contested(owner) => return nothing(self.contest(domain, &host, &owner).await),
+            Standing::OfTable => return nothing(self.lose(domain, &TAKEN).await),
             Standing::NotYet => {
                 domain.next_at = self.now() + NOT_YET;
-                self.write(&domain, &[]).await?;
-                return Ok(());
+                return nothing(self.write(&domain, &[]).await);
             }
-            Standing::Unwanted => return self.remove(domain).await,
+            Standing::Unwanted => return nothing(self.remove(domain).await),
         }
         if domain.is_added && !domain.is_identified {
             self.identify(&domain.slug).await?;
@@ -47,7 +65,7 @@ impl Domains {
             self.enter(&mut domain, DomainState::Claimed, &Reason::None {});
         }
         if domain.pending.is_some() {
-            return self.go_on(domain, &host).await;
+            return Ok(Next::GoOn(domain, host));
         }
         let Look { ownership, finding } = self.look(&domain, &host).await;
         let now = self.now();
@@ -55,27 +73,26 @@ impl Domains {
         note_proof(&mut domain, ownership);
         let is_due = domain.not_after.is_some() && domain.renew_at.is_none_or(|at| at <= now);
         match finding {
-            Finding::Ready { issuers } => self.ready(domain, &host, &issuers, is_due).await,
-            Finding::Unknown(cause) if is_due => {
-                let all: Vec<usize> = (0..self.authorities()).collect();
-                self.order(domain, &host, &all, Some(cause)).await
+            Finding::Ready { issuers } if self.acme.is_some() && (is_due || domain.not_after.is_none()) => {
+                Ok(Next::Order(domain, host, issuers, None))
             }
-            Finding::Unknown(cause) => self.not_asked(domain, cause).await,
+            Finding::Ready { .. } => nothing(self.ready(domain, &host).await),
+            Finding::Unknown(cause) if is_due => Ok(Next::Order(domain, host, self.authorities(), Some(cause))),
+            Finding::Unknown(cause) => nothing(self.not_asked(domain, cause).await),
             Finding::Fault(fault) => {
                 let is_hopeless = matches!(fault, DnsFault::ProofMissing { .. } | DnsFault::Caa { .. });
                 if is_due && !is_hopeless && domain.failures == 0 {
                     // The authority may see it otherwise: behind a CDN, a challenge can come through.
-                    let all: Vec<usize> = (0..self.authorities()).collect();
-                    return self.order(domain, &host, &all, None).await;
+                    return Ok(Next::Order(domain, host, self.authorities(), None));
                 }
-                self.fault(domain, fault).await
+                nothing(self.fault(domain, fault).await)
             }
         }
     }
 
-    /// The number of authorities.
-    fn authorities(&self) -> usize {
-        self.acme.as_ref().map_or(0, |acme| acme.requests.authorities.len())
+    /// All authorities.
+    fn authorities(&self) -> Vec<usize> {
+        (0..self.acme.as_ref().map_or(0, |acme| acme.requests.authorities.len())).collect()
     }
 
     pub(super) async fn look(&self, domain: &DomainRecord, host: &HostName) -> Look {
@@ -107,21 +124,12 @@ impl Domains {
         look
     }
 
-    /// Its records are right.
-    async fn ready(
-        &self,
-        mut domain: DomainRecord,
-        host: &HostName,
-        issuers: &[usize],
-        is_due: bool,
-    ) -> Result<(), DomainsError> {
+    /// Its records are right, and nothing has to be ordered.
+    async fn ready(&self, mut domain: DomainRecord, host: &HostName) -> Result<(), DomainsError> {
         if self.acme.is_none() {
             self.enter(&mut domain, DomainState::Verified, &Reason::None {});
             domain.next_at = self.now() + schedule::LIVE_LOOK;
             return self.write(&domain, &[]).await;
-        }
-        if is_due || domain.not_after.is_none() {
-            return self.order(domain, host, issuers, None).await;
         }
         let was_failing = domain.state == DomainState::Failing;
         // A renewal that fails is not mended by records that are right.
@@ -245,6 +253,11 @@ impl Domains {
         }
         Ok(())
     }
+}
+
+/// A look that nothing follows.
+fn nothing(written: Result<(), DomainsError>) -> Result<Next, DomainsError> {
+    written.map(|()| Next::Nothing)
 }
 
 /// An event of a domain, with its state and reason.

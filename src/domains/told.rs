@@ -33,13 +33,13 @@ impl Reason {
                 Self::Other(OtherReason::CaDown { authority, detail: NO_ANSWER.to_owned(), until })
             }
             Self::Other(OtherReason::CaRefused { authority, detail, until }) => {
-                Self::Other(OtherReason::CaRefused { authority, detail: without_addresses(&detail), until })
+                Self::Other(OtherReason::CaRefused { authority, detail: words_of(&detail), until })
             }
             Self::Other(OtherReason::CaLimited { authority, detail, until }) => {
-                Self::Other(OtherReason::CaLimited { authority, detail: without_addresses(&detail), until })
+                Self::Other(OtherReason::CaLimited { authority, detail: words_of(&detail), until })
             }
             Self::Other(OtherReason::Unreachable { authority, host, challenge, detail, until }) => {
-                let detail = without_addresses(&detail);
+                let detail = words_of(&detail);
                 Self::Other(OtherReason::Unreachable { authority, host, challenge, detail, until })
             }
             other => other,
@@ -47,25 +47,58 @@ impl Reason {
     }
 }
 
-/// The words of an authority, where of the address of a page only its server is left: all else may be a credential.
-fn without_addresses(detail: &str) -> String {
-    let mut told = String::with_capacity(detail.len());
-    let mut rest = detail;
-    while let Some(at) = rest.find("://") {
-        let (before, after) = rest.split_at(at + "://".len());
-        let end =
-            after.find(|letter: char| letter.is_whitespace() || "\"'<>)}`".contains(letter)).unwrap_or(after.len());
-        let address = after[..end].trim_end_matches(['.', ',', ';', ':']);
-        let server = &address[..address.find(['/', '?', '#', '\\']).unwrap_or(address.len())];
-        told.push_str(before);
-        told.push_str(server.rsplit_once('@').map_or(server, |(_, host)| host));
-        if address.len() > server.len() {
-            told.push_str("/…");
+/// The words of an authority that can't be a credential. A word with other signs than a sentence has, such as an address of a
+/// page, or with a long mix of letters and digits, is left out; of an address that is written in full, its server is shown.
+fn words_of(detail: &str) -> String {
+    let mut told: Vec<String> = Vec::new();
+    let mut is_cut = false;
+    for word in detail.split_whitespace() {
+        // An address that was broken at a line end goes on in the next word.
+        let shown = if is_cut { LEFT_OUT.to_owned() } else { told_word(word) };
+        is_cut = word.ends_with(['=', '/', '?', '&', '%', '-']) && word.len() > 1;
+        if shown != LEFT_OUT || told.last().is_none_or(|last| last != LEFT_OUT) {
+            told.push(shown);
         }
-        told.push_str(&after[address.len()..end]);
-        rest = &after[end..];
     }
-    told + rest
+    told.join(" ")
+}
+
+/// Stands for words that are left out.
+const LEFT_OUT: &str = "…";
+
+/// How long a mix of letters and digits may be.
+///
+/// Larger: a short credential is shown. Smaller: names of servers with numbers are left out.
+const MAX_MIX: usize = 15;
+
+fn told_word(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_alphanumeric() || ".,;:-_()[]<>\"'!*".contains(letter);
+    if word.chars().all(is_plain) {
+        let bare = word.trim_matches(|letter: char| !letter.is_alphanumeric());
+        let is_mix = |part: &str| {
+            part.chars().count() > MAX_MIX && part.contains(char::is_numeric) && part.contains(char::is_alphabetic)
+        };
+        let is_server = bare.contains('.') && !bare.contains(char::is_uppercase) && is_public_name(bare);
+        let has_mix =
+            bare.split(|letter: char| !letter.is_alphanumeric() && letter != '-' && letter != '_').any(is_mix);
+        return if has_mix && !is_server { LEFT_OUT.to_owned() } else { word.to_owned() };
+    }
+    server_of(word).unwrap_or_else(|| LEFT_OUT.to_owned())
+}
+
+/// The address of a page without what follows its server.
+fn server_of(word: &str) -> Option<String> {
+    let (scheme, rest) = word.split_once("://")?;
+    let opening = scheme.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let is_web = matches!(&*scheme[opening.len()..].to_ascii_lowercase(), "http" | "https");
+    let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && !".-".contains(letter)).unwrap_or(rest.len());
+    let (server, path) = rest.split_at(end);
+    let is_told = is_web && "([<\"'".contains(opening) && told_word(server) == server && is_public_name(server);
+    (is_told && path.starts_with(['/', '?', '#']) && !path.contains('@')).then(|| format!("{scheme}://{server}/…"))
+}
+
+fn is_public_name(name: &str) -> bool {
+    psl::suffix(name.as_bytes()).is_some_and(|suffix| suffix.is_known())
 }
 
 fn of_fault(fault: DnsFault) -> DnsFault {
@@ -96,7 +129,6 @@ fn of_fault(fault: DnsFault) -> DnsFault {
 
 /// Whether an account may know a record: one to add, or one of the public DNS.
 fn is_told(record: &Record) -> bool {
-    let is_public_name = |name: &str| psl::suffix(name.as_bytes()).is_some_and(|suffix| suffix.is_known());
     record.action == Action::Add || record.value.parse().map_or_else(|_| is_public_name(&record.value), is_public)
 }
 
@@ -142,17 +174,29 @@ mod tests {
         let until = Timestamp::from_second(1_800_000_000).unwrap();
         for (words, told) in [
             (
-                "Please visit: https://portal.example/unpause?jwt=eyJh.bGci and wait",
-                "Please visit: https://portal.example/… and wait",
+                "Please visit: https://portal.example.com/unpause?jwt=eyJh.bGci and wait",
+                "Please visit: https://portal.example.com/… and wait",
             ),
-            ("(https://portal.example/unpause/eyJhbGci)", "(https://portal.example/…)"),
-            ("see https://me:secret@portal.example.", "see https://portal.example."),
+            ("(https://portal.example.com/unpause/eyJhbGci)", "(https://portal.example.com/…"),
+            ("see https://me:secret@portal.example.com.", "see …"),
+            ("see https://me:secret/x@portal.example.com/", "see …"),
+            ("see https://me:pa'secret@portal.example.com/u now", "see … now"),
+            ("see https://portal.example.com/ secret now", "see https://portal.example.com/… … now"),
+            ("HTTPS://portal.example.com/o'neil?jwt=secret", "HTTPS://portal.example.com/…"),
+            ("visit portal.example.com/unpause?jwt=secret today", "visit … today"),
+            ("https:\\/\\/portal.example.com\\/unpause?jwt=secret", "…"),
+            ("see //portal.example.com/secret https%3A%2F%2Fportal.example.com%2Fsecret now", "see … now"),
+            ("https:/portal.example.com/secret jwt=secret &lt;https://a.example.com/secret&gt;", "…"),
+            ("see https://portal.example.com/unpause?jwt= secret now", "see https://portal.example.com/… … now"),
+            ("with the token eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.x and more", "with the token … and more"),
             (
-                "<http://[2001:db8::1]:8080#token>, http://b.example, too",
-                "<http://[2001:db8::1]:8080/…>, http://b.example, too",
+                "too many certificates (50) already issued for \"*.h1234567890123456.example.com\" in the last 168h0m0s",
+                "too many certificates (50) already issued for \"*.h1234567890123456.example.com\" in the last 168h0m0s",
             ),
-            ("HTTPS://portal.example\\secret", "HTTPS://portal.example/…"),
-            ("too many requests", "too many requests"),
+            (
+                "urn:ietf:params:acme:error:rejectedIdentifier: 2001:db8::1, 192.0.2.1",
+                "urn:ietf:params:acme:error:rejectedIdentifier: 2001:db8::1, 192.0.2.1",
+            ),
         ] {
             let detail = || words.to_owned();
             let host = "forms.acme.org".to_owned();

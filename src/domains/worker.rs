@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{self, JoinSet};
 
+use super::life::Next;
 use super::needed::Needed;
 use super::reason::DNS_DOWN;
 use super::{Domains, DomainsError, Reason, budgets};
@@ -95,7 +96,8 @@ pub struct DomainWorker {
 #[derive(Debug)]
 struct Begun {
     slug: String,
-    is_asked: bool,
+    /// Whether a person waits for it: until it was looked at, and not for the order that may follow.
+    is_asked: Arc<AtomicBool>,
 }
 
 impl DomainWorker {
@@ -162,10 +164,20 @@ impl DomainWorker {
         for domain in leased {
             let (domains, is_failing) = (Arc::clone(&self.domains), Arc::clone(&self.is_failing));
             let is_asked = next.iter().any(|due| due.is_asked && due.host == domain.host && due.slug == domain.slug);
-            let begun = Begun { slug: domain.slug.clone(), is_asked };
+            let is_asked = Arc::new(AtomicBool::new(is_asked));
+            let begun = Begun { slug: domain.slug.clone(), is_asked: Arc::clone(&is_asked) };
             let task = self.working.spawn(async move {
                 let host = domain.host.clone();
-                let outcome = domains.advance(domain).await;
+                let outcome = match domains.look_at(domain).await {
+                    Ok(Next::Nothing) => Ok(()),
+                    Ok(next) => {
+                        if is_asked.swap(false, Ordering::Relaxed) {
+                            domains.look_soon();
+                        }
+                        domains.follow(next).await
+                    }
+                    Err(error) => Err(error),
+                };
                 note(&outcome, &host, &is_failing);
             });
             self.begun.insert(task.id(), begun);
@@ -229,7 +241,7 @@ fn chosen<'b>(due: &mut Vec<DueDomain>, begun: impl Iterator<Item = &'b Begun>) 
     let (mut asked, mut others) = (0, 0);
     let mut of_tenants: HashMap<String, usize> = HashMap::new();
     for begun in begun {
-        let counted = if begun.is_asked { &mut asked } else { &mut others };
+        let counted = if begun.is_asked.load(Ordering::Relaxed) { &mut asked } else { &mut others };
         *counted += 1;
         *of_tenants.entry(begun.slug.clone()).or_default() += 1;
     }
@@ -292,7 +304,8 @@ mod tests {
         let mut rows: Vec<_> = many().collect();
         let begun: Vec<_> = chosen(&mut rows, [].iter());
         assert_eq!((begun.len(), rows.len()), (AT_ONCE, 50 - AT_ONCE));
-        let begun: Vec<_> = begun.iter().map(|due| Begun { slug: due.slug.clone(), is_asked: false }).collect();
+        let begun: Vec<_> =
+            begun.iter().map(|due| Begun { slug: due.slug.clone(), is_asked: Arc::default() }).collect();
         assert!(chosen(&mut rows, begun.iter()).is_empty());
         let mut rows: Vec<_> = many().chain([due("new", "one", false), due("asked", "many", true)]).collect();
         assert_eq!(hosts(&chosen(&mut rows, begun.iter())), ["new", "asked"]);

@@ -34,7 +34,7 @@ use super::schema::{self, Migration};
 use super::statement::{Row, Sql};
 use super::{Reach, StoreError};
 use crate::metrics::DatabaseMetrics;
-pub use budgets::{AccountShare, Budget, Taken as BudgetTaken};
+pub use budgets::{Budget, Taken as BudgetTaken};
 pub use certificates::{CertificateRecord, StoredPair};
 pub use claiming::{DomainAdded, HostOwner, Requester};
 pub use counts::DomainCount;

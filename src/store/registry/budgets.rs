@@ -4,8 +4,8 @@
 //! budget is one row, and one that is full needs none. Budgets are taken in the transaction that begins an order, all of
 //! them or none.
 //!
-//! Of a budget that all accounts have together, each has a share. Beyond it, an account takes what is left above a level that
-//! is kept for the others: one that is alone gets all that comes back, and one that comes later finds something.
+//! Of a budget that all accounts have together, an account takes at most as many as it leaves: one that orders a thousand gets
+//! half at once and every second that comes back, the next one half of the rest, and one that comes after many finds one.
 
 use std::time::Duration;
 
@@ -27,19 +27,8 @@ pub struct Budget {
     pub period: Duration,
     /// How many are kept for orders that matter more.
     pub reserve: u32,
-    /// The share of the account that orders, if all accounts have the budget together.
-    pub share: Option<AccountShare>,
-}
-
-/// What an account has of a budget. It may use more, as long as that leaves enough for others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AccountShare {
-    /// What it is for, such as `orders letsencrypt acme`.
-    pub name: String,
-    /// How many there are when it is full, in the period of the whole budget.
-    pub capacity: u32,
-    /// How many of the whole budget are kept for other accounts when this one has used its share.
-    pub kept: u32,
+    /// The name of what the account has used that orders, if all accounts have the budget together.
+    pub account: Option<String>,
 }
 
 impl Budget {
@@ -58,13 +47,12 @@ impl Budget {
         self.interval() * self.capacity.saturating_sub(self.reserve).saturating_sub(1)
     }
 
-    /// The budgets of which an order takes a token each: first with the share of the account, then without it.
-    fn ways(&self) -> Vec<Vec<Self>> {
-        let whole = Self { share: None, ..self.clone() };
-        let Some(AccountShare { name, capacity, kept }) = &self.share else { return vec![vec![whole]] };
-        let own = Self { name: name.clone(), capacity: *capacity, reserve: 0, ..whole.clone() };
-        let beyond = Self { reserve: self.reserve + kept, ..whole.clone() };
-        vec![vec![whole, own], vec![beyond]]
+    /// From when on an account may take a token that has used so much: it leaves at least as many as it takes. Both are full
+    /// one interval earlier with each that passes.
+    fn free_for(&self, full_at: Timestamp, used_until: Timestamp) -> Timestamp {
+        let both = used_until.duration_since(full_at - self.usable());
+        let evened = full_at - self.usable() + both / 2;
+        self.free_at(full_at).max(evened)
     }
 }
 
@@ -118,8 +106,8 @@ impl Registry {
     pub async fn use_budget(&self, budget: &Budget) -> Result<(), StoreError> {
         let mut transaction = self.database.begin().await?;
         let now = now(&mut transaction).await?;
-        let full_at = full_at(&mut transaction, budget, now).await?;
-        fill_at(&mut transaction, budget, full_at + budget.interval()).await?;
+        let full_at = full_at(&mut transaction, &budget.name, now).await?;
+        fill_at(&mut transaction, &budget.name, full_at + budget.interval()).await?;
         Ok(transaction.commit().await?)
     }
 
@@ -130,9 +118,26 @@ impl Registry {
     pub async fn exhaust_budget(&self, budget: &Budget, until: Timestamp) -> Result<(), StoreError> {
         let mut transaction = self.database.begin().await?;
         let now = now(&mut transaction).await?;
-        let full_at = full_at(&mut transaction, budget, now).await?;
+        let full_at = full_at(&mut transaction, &budget.name, now).await?;
         let until = full_at.max(until + budget.usable());
-        fill_at(&mut transaction, budget, until).await?;
+        fill_at(&mut transaction, &budget.name, until).await?;
+        Ok(transaction.commit().await?)
+    }
+
+    /// Gives a token of each budget back.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn give_back(&self, budgets: &[Budget]) -> Result<(), StoreError> {
+        if budgets.is_empty() {
+            return Ok(());
+        }
+        let mut transaction = self.database.begin().await?;
+        let now = now(&mut transaction).await?;
+        for budget in budgets {
+            let full = full_at(&mut transaction, &budget.name, now).await?;
+            fill_at(&mut transaction, &budget.name, (full - budget.interval()).max(now)).await?;
+        }
         Ok(transaction.commit().await?)
     }
 
@@ -166,35 +171,32 @@ impl Registry {
     }
 }
 
-/// Takes a token of a budget, and one of the account's share of it if there is one. Returns from when on it has one, if it has
-/// none now.
+/// Takes a token of a budget. Returns from when on it has one, if it has none now.
 pub(super) async fn take(
     transaction: &mut Transaction,
     budget: &Budget,
     now: Timestamp,
 ) -> Result<Option<Timestamp>, sqlx::Error> {
-    let mut earliest: Option<Timestamp> = None;
-    for way in budget.ways() {
-        let mut full = Vec::with_capacity(way.len());
-        for budget in &way {
-            full.push((budget, full_at(transaction, budget, now).await?));
-        }
-        let at = full.iter().map(|(budget, full_at)| budget.free_at(*full_at)).max().unwrap_or(now);
+    let full = full_at(transaction, &budget.name, now).await?;
+    let mut at = budget.free_at(full);
+    if let Some(account) = &budget.account {
+        let used_until = full_at(transaction, account, now).await?;
+        at = budget.free_for(full, used_until);
         if at <= now {
-            for (budget, full_at) in full {
-                fill_at(transaction, budget, full_at + budget.interval()).await?;
-            }
-            return Ok(None);
+            fill_at(transaction, account, used_until + budget.interval()).await?;
         }
-        earliest = Some(earliest.map_or(at, |earliest| earliest.min(at)));
     }
-    Ok(earliest)
+    if at > now {
+        return Ok(Some(at));
+    }
+    fill_at(transaction, &budget.name, full + budget.interval()).await?;
+    Ok(None)
 }
 
 /// Writes when a budget is full again.
-async fn fill_at(transaction: &mut Transaction, budget: &Budget, at: Timestamp) -> Result<(), sqlx::Error> {
+async fn fill_at(transaction: &mut Transaction, name: &str, at: Timestamp) -> Result<(), sqlx::Error> {
     let mut sql = transaction.sql();
-    sql.push("UPDATE registry_budgets SET full_at = ").bind(at).push(" WHERE name = ").bind(budget.name.as_str());
+    sql.push("UPDATE registry_budgets SET full_at = ").bind(at).push(" WHERE name = ").bind(name);
     transaction.execute(sql).await?;
     Ok(())
 }
@@ -207,10 +209,34 @@ async fn now(transaction: &mut Transaction) -> Result<Timestamp, sqlx::Error> {
 }
 
 /// When a budget is full again, at the earliest now. Other takers wait until the transaction ends.
-async fn full_at(transaction: &mut Transaction, budget: &Budget, now: Timestamp) -> Result<Timestamp, sqlx::Error> {
+async fn full_at(transaction: &mut Transaction, name: &str, now: Timestamp) -> Result<Timestamp, sqlx::Error> {
     let mut sql = transaction.sql();
-    sql.push("INSERT INTO registry_budgets AS known (name, full_at) VALUES (").bind(budget.name.as_str()).push(", ");
+    sql.push("INSERT INTO registry_budgets AS known (name, full_at) VALUES (").bind(name).push(", ");
     sql.bind(now).push(") ON CONFLICT (name) DO UPDATE SET full_at = known.full_at RETURNING full_at");
     let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
     Ok(row.get::<Timestamp>(0)?.max(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_takes_at_most_as_many_as_it_leaves() {
+        let budget =
+            Budget { name: String::new(), capacity: 20, period: Duration::from_secs(20), reserve: 4, account: None };
+        let now = Timestamp::UNIX_EPOCH;
+        let mut full = now;
+        let takes = [8, 4, 2, 1, 1, 0].map(|_| {
+            let (mut used, mut taken) = (now, 0);
+            while budget.free_for(full, used) <= now {
+                (full, used) = (full + budget.interval(), used + budget.interval());
+                taken += 1;
+            }
+            taken
+        });
+        assert_eq!(takes, [8, 4, 2, 1, 1, 0]);
+        let (used, of_all) = (now + Duration::from_secs(8), now + Duration::from_secs(8));
+        assert_eq!(budget.free_for(of_all, used), now + Duration::from_millis(500), "both become fewer");
+    }
 }

@@ -18,11 +18,11 @@ use crate::store::StoreError;
 use crate::store::engine::Transaction;
 use crate::store::statement::{JsonRows, Row};
 
-/// How many rows are considered for the turns of their tenants, the longest due first.
+/// How many rows are considered for the turns of their tenants: of those that are due longest, and of the latest, so that a
+/// tenant with more than that keeps no other from being considered.
 ///
-/// Larger: a statement takes longer after an outage, when everything is due. Smaller: fewer rows of one tenant keep those of
-/// others from being considered.
-const CONSIDERED: i64 = 20_000;
+/// Larger: a statement takes longer after an outage, when everything is due. Smaller: turns are less fair then.
+const CONSIDERED: i64 = 10_000;
 
 /// How many checks of a tenant come first in a minute.
 ///
@@ -82,16 +82,17 @@ impl Registry {
         sql.push("OR leased_until <= ").push_now_plus(Duration::ZERO);
         sql.push(") ORDER BY asked_at LIMIT ").bind(i64::from(limit));
         sql.push(") AS asked UNION ALL SELECT * FROM (SELECT host, slug, FALSE FROM (SELECT host, slug, row_number() ");
-        sql.push(
-            "OVER (PARTITION BY slug ORDER BY next_at) AS turn FROM (SELECT host, slug, next_at FROM registry_domains ",
-        );
-        sql.push("WHERE next_at <= ")
-            .push_now_plus(Duration::ZERO)
-            .push(" AND asked <= fence AND (leased_until IS NULL ");
-        sql.push("OR leased_until <= ")
-            .push_now_plus(Duration::ZERO)
-            .push(") ORDER BY next_at LIMIT ")
-            .bind(CONSIDERED);
+        sql.push("OVER (PARTITION BY slug ORDER BY next_at) AS turn FROM (");
+        for (order, end) in [("next_at", ") AS oldest UNION "), ("next_at DESC", ") AS latest")] {
+            sql.push("SELECT * FROM (SELECT host, slug, next_at FROM registry_domains WHERE next_at <= ");
+            sql.push_now_plus(Duration::ZERO).push(" AND asked <= fence AND (leased_until IS NULL OR leased_until <= ");
+            sql.push_now_plus(Duration::ZERO)
+                .push(") ORDER BY ")
+                .push(order)
+                .push(" LIMIT ")
+                .bind(CONSIDERED)
+                .push(end);
+        }
         sql.push(") AS due) AS turns ORDER BY turn, random() LIMIT ").bind(i64::from(limit)).push(") AS due");
         let rows = reader.fetch_all(sql).await?;
         let read = |row: &Row| Ok(DueDomain { host: row.get(0)?, slug: row.get(1)?, is_asked: row.get(2)? });
@@ -170,7 +171,8 @@ impl Registry {
         if asked > fence {
             return Ok(Some(AskedCheck { fence: asked, checked_at, is_first: true }));
         }
-        let is_first = may_ask(&mut transaction, host, slug, now).await?;
+        // The first look at a new domain is none of the six.
+        let is_first = may_ask(&mut transaction, host, slug, checked_at.is_none(), now).await?;
         if !is_first {
             transaction.roll_back().await?;
             transaction = self.database.begin().await?;
@@ -196,15 +198,22 @@ impl Registry {
 }
 
 /// Takes one of the checks of a tenant, unless it waits for another one, or has used them up.
-async fn may_ask(transaction: &mut Transaction, host: &str, slug: &str, now: Timestamp) -> Result<bool, sqlx::Error> {
-    let mut is_left = false;
+async fn may_ask(
+    transaction: &mut Transaction,
+    host: &str,
+    slug: &str,
+    is_new: bool,
+    now: Timestamp,
+) -> Result<bool, sqlx::Error> {
+    let mut is_left = is_new;
     // A budget for each, so that there are never more in any minute.
     for n in 0..CHECKS {
-        let budget = Budget { name: format!("check {n} {slug}"), capacity: 1, period: MINUTE, reserve: 0, share: None };
-        if take(transaction, &budget, now).await?.is_none() {
-            is_left = true;
+        if is_left {
             break;
         }
+        let budget =
+            Budget { name: format!("check {n} {slug}"), capacity: 1, period: MINUTE, reserve: 0, account: None };
+        is_left = take(transaction, &budget, now).await?.is_none();
     }
     let mut sql = transaction.sql();
     sql.push("SELECT 1 FROM registry_domains WHERE slug = ").bind(slug).push(" AND host <> ").bind(host);

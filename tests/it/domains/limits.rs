@@ -65,7 +65,7 @@ on_both_databases! {
     async fn a_limit_that_names_a_host_is_that_hosts_and_keeps_its_address_from_the_account(engine: Engine) {
         let scene = Scene::new(engine).await.with_hosts(2);
         let detail = "Your account is temporarily prevented from requesting certificates for forms.acme.org. \
-            Please visit: https://authority.example/unpause?jwt=eyJhbGci";
+            Please visit: https://authority.example.com/unpause?jwt=eyJhbGci";
         scene.proxy.break_next(1, Kind::NewOrder, Fault::Problem { status: 429, kind: "rateLimited", detail, retry_after: Some("3600") });
         let _node = scene.start(0);
         let registry = scene.registry().await;
@@ -83,9 +83,9 @@ on_both_databases! {
         let paused = rows.iter().find(|row| row.state != DomainState::Live).expect("one is paused");
         let reason = Reason::read(&paused.reason);
         assert_eq!((paused.state, reason.name()), (DomainState::Queued, "ca_limited"), "{paused:?}");
-        assert!(reason.next_step().contains("https://authority.example/unpause?jwt=eyJhbGci"), "{}", reason.next_step());
+        assert!(reason.next_step().contains("https://authority.example.com/unpause?jwt=eyJhbGci"), "{}", reason.next_step());
         let told = reason.told().next_step();
-        assert!(told.contains("Please visit: https://authority.example/…") && !told.contains("jwt"), "{told}");
+        assert!(told.contains("Please visit: https://authority.example.com/…") && !told.contains("jwt"), "{told}");
     }
 
     async fn a_renewal_goes_to_the_next_authority_and_replaces_only_what_that_one_issued(engine: Engine) {

@@ -240,6 +240,13 @@ on_both_databases! {
             scene.add("globex", host).await;
         }
         let registry = scene.registry().await;
+        // A first look is none of the six.
+        let (now, due) = registry.due_domains(100).await.unwrap();
+        for mut leased in registry.lease_domains("a node", &due, LIMIT).await.unwrap() {
+            leased.checked_at = Some(now);
+            leased.next_at = now + LIMIT;
+            assert!(registry.write_domain(&leased, Lease::End, &[]).await.unwrap());
+        }
         let ask = async |host: &str, by: Requester| registry.ask_for_check(host, "globex", by).await.unwrap();
         assert_eq!(ask("none.test", Requester::Account).await, None);
         let is_first = async |host: &str, by| ask(host, by).await.expect("there is a row").is_first;
