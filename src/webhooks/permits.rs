@@ -1,7 +1,8 @@
 //! How many requests to receivers are made at once: by the node, for a tenant, to a host, and to slow hosts together.
 //!
 //! Waiting is fair, and in the order of the narrowest limit first, so that requests that wait for a busy host hold no
-//! permit of the node.
+//! permit of the node. Many tenants may send to one host, as that of an automation service: at most one request of each waits for
+//! the limits that are common, so they take turns, and how fast it answers one tenant says nothing about the others.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -43,18 +44,24 @@ pub(super) struct Permits {
     per_tenant: usize,
     per_host: usize,
     tenants: Shared<Arc<str>, Semaphore>,
-    hosts: Shared<String, Host>,
+    hosts: Shared<String, Semaphore>,
+    ways: Shared<(Arc<str>, String), Way>,
 }
 
-/// One host and port.
+/// What a tenant sends to one host and port.
 #[derive(Debug)]
-struct Host {
-    permits: Arc<Semaphore>,
+struct Way {
+    /// Held while a request waits.
+    turn: Arc<Semaphore>,
     /// How long the latest requests took.
     took: Mutex<VecDeque<Duration>>,
 }
 
-impl Host {
+impl Way {
+    fn new() -> Self {
+        Self { turn: Arc::new(Semaphore::new(1)), took: Mutex::new(VecDeque::new()) }
+    }
+
     fn is_slow(&self) -> bool {
         let mut took: Vec<_> = self.took.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
         took.sort_unstable();
@@ -93,7 +100,8 @@ impl<K: Hash + Eq, V> Shared<K, V> {
 #[derive(Clone, Debug)]
 pub(super) struct Lane {
     tenant: Arc<Semaphore>,
-    host: Arc<Host>,
+    host: Arc<Semaphore>,
+    way: Arc<Way>,
 }
 
 /// The permits of one request.
@@ -111,29 +119,32 @@ impl Permits {
             per_host: config.requests.per_host as usize,
             tenants: Shared(Mutex::default()),
             hosts: Shared(Mutex::default()),
+            ways: Shared(Mutex::default()),
         }
     }
 
     /// The limits that apply to a subscription.
     pub(super) fn lane(&self, tenant: &Arc<str>, target: &Target) -> Lane {
         let host = format!("{}:{}", target.host(), target.port());
-        let new_host = || Host { permits: Arc::new(Semaphore::new(self.per_host)), took: Mutex::new(VecDeque::new()) };
         Lane {
             tenant: self.tenants.get(Arc::clone(tenant), || Semaphore::new(self.per_tenant), |_| false),
-            host: self.hosts.get(host, new_host, Host::is_slow),
+            way: self.ways.get((Arc::clone(tenant), host.clone()), Way::new, Way::is_slow),
+            host: self.hosts.get(host, || Semaphore::new(self.per_host), |_| false),
         }
     }
 
     /// Waits until a request with a body of this many bytes may be made.
     pub(super) async fn acquire(&self, lane: &Lane, bytes: usize) -> Permit {
         let kib = u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX).min(MAX_KIB);
-        let slow = lane.host.is_slow().then_some((&self.slow, 1));
-        let wanted = [(&lane.tenant, 1), (&lane.host.permits, 1)];
-        let mut held = Vec::with_capacity(5);
+        let slow = lane.way.is_slow().then_some((&self.slow, 1));
+        let wanted = [(&lane.tenant, 1), (&lane.way.turn, 1), (&lane.host, 1)];
+        let mut held = Vec::with_capacity(6);
         for (semaphore, count) in wanted.into_iter().chain(slow).chain([(&self.node, 1), (&self.kib, kib)]) {
             let permit = Arc::clone(semaphore).acquire_many_owned(count).await;
             held.push(permit.expect("it is never closed"));
         }
+        // It waits no more.
+        drop(held.remove(1));
         Permit(held)
     }
 }
@@ -141,6 +152,6 @@ impl Permits {
 impl Lane {
     /// Notes how long a request took.
     pub(super) fn note(&self, took: Duration) {
-        self.host.note(took);
+        self.way.note(took);
     }
 }
