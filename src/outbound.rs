@@ -45,4 +45,4 @@ pub use secrets::{UnusableSecret, signing_secrets};
 pub use settings::Settings;
 pub use signature::{EventId, InvalidEventId, InvalidSecret, SigningSecret};
 pub use target::{InvalidTarget, Target, TargetHost, url_identity};
-pub use test_requests::TestRequests;
+pub use test_requests::{NotSent, TestRequests};
