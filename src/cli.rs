@@ -50,7 +50,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the gateway until SIGTERM or Ctrl-C, then finish what is in flight.
-    Serve(ConfigFile),
+    Serve(serve::ServeArgs),
     /// Check the configuration, the certificates and every tenant's database; list every fault.
     Check(check::CheckArgs),
     /// Trace one request, or the webhooks of a subscription: report at which step it would stop, and how to fix it.
@@ -197,7 +197,7 @@ fn report(error: &anyhow::Error) -> String {
 #[must_use]
 pub fn run(arguments: Arguments) -> ExitCode {
     let outcome = match arguments.command {
-        Command::Serve(file) => serve::run(&file),
+        Command::Serve(command) => serve::run(&command),
         Command::Demo(command) => on_runtime(None, DefaultLog::Serving, demo::run(&command)),
         Command::Check(command) => on_runtime(None, DefaultLog::Command, check::run(&command)),
         Command::Explain(command) => on_runtime(None, DefaultLog::Command, explain::run(&command)),

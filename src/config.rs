@@ -19,6 +19,7 @@ mod coverage;
 mod database;
 mod databases;
 mod domains;
+mod drill;
 mod folders;
 mod gateway;
 mod hsts;
@@ -57,6 +58,7 @@ pub use self::acme::{AcmeConfig, AuthorityLimits};
 pub use self::administration::{AdministrationConfig, Language};
 use self::context::LoadContext;
 pub use self::domains::DomainsConfig;
+pub use self::drill::Mode;
 pub use self::include::Sources;
 pub use self::limits::{ConnectionLimits, Limits, RequestLimits};
 pub use self::listen::{ListenConfig, ListenProtocol};
@@ -269,6 +271,8 @@ pub struct GatewayConfig {
     pub domains: Option<DomainsConfig>,
     /// How certificates are obtained; `None` if they are only read from files.
     pub acme: Option<AcmeConfig>,
+    /// What the node is for.
+    pub mode: Mode,
 }
 
 impl GatewayConfig {

@@ -183,6 +183,7 @@ impl From<StoreError> for Refusal {
             | StoreError::Busy
             | StoreError::Locked { .. }
             | StoreError::ReadOnly(_)
+            | StoreError::OfDrill
             | StoreError::Unsettled
             | StoreError::SchemaOlder { .. }
             | StoreError::SchemaNewer { .. }

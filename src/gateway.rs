@@ -8,6 +8,7 @@ mod changes;
 mod databases;
 mod descriptors;
 mod domains;
+mod drill;
 mod own_services;
 mod readiness;
 mod reload;
@@ -139,6 +140,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let of_registry = registered.iter().flat_map(|(_, loaded)| Following::tenants_of(loaded));
     tenants.extend(of_registry.map(|tenant| Arc::clone(&tenant.config)));
     metrics.tenants_served.set(i64::try_from(tenants.len()).unwrap_or(i64::MAX));
+    drill::announce(&config.gateway, &tenants);
     let directory = Directory::new(&tenants, &Directory::empty(Arc::clone(&connections)));
     let directory = Arc::new(ArcSwap::from_pointee(directory));
     let certificates = config.gateway.acme.as_ref().map(|acme| acme.seals.clone()).unwrap_or_default();
@@ -201,7 +203,10 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         subscription_changes,
         noticed_writes: Arc::clone(&noticed_writes),
         targets,
-        tests: TestRequests::new(Arc::clone(&receivers), limits.request.receiver_test()),
+        tests: match webhooks.sends_tests {
+            true => TestRequests::new(Arc::clone(&receivers), limits.request.receiver_test()),
+            false => TestRequests::none(),
+        },
         seals: config.gateway.webhooks.seals.clone(),
         metrics: metrics.clone(),
     });
@@ -231,6 +236,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         draining: Arc::clone(&draining),
         redis: config.gateway.redis.as_ref().map(|redis| redis.on_failure),
         following: following.clone(),
+        mode: config.gateway.mode,
     };
     let admin = admin_listener.map(|listener| start_admin(listener, &metrics, parts)).transpose()?;
     let tasks = &metrics.tasks;
@@ -272,7 +278,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         background::start(CloseIdleConnections::new(connections), tasks),
         background::start(own_services, tasks),
     ];
-    if let Some(domains) = domains {
+    if let Some(domains) = domains.filter(|domains| domains.config().is_worked_on) {
         started.push(background::start(DomainWorker::new(domains), tasks));
     }
     if config.gateway.redis.is_some() {

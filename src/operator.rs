@@ -94,6 +94,10 @@ impl OperatorApi {
         body: &Bytes,
     ) -> Result<Reply, OperatorRefusal> {
         let (route, PathParameters { slug, host }) = routes::find(&head.method, head.uri.path())?;
+        let is_only_read = self.following.as_ref().is_some_and(|following| !following.config().is_written);
+        if is_only_read && route.writes_to_registry() {
+            return Err(OperatorRefusal::Drill);
+        }
         let call = Call { api: self, caller, head, body };
         match route {
             Route::ListTenants => tenants::list(&call).await,

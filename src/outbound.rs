@@ -44,5 +44,5 @@ pub use probe::{ProbeFault, ProbeStep, Probed};
 pub use secrets::{UnusableSecret, signing_secrets};
 pub use settings::Settings;
 pub use signature::{EventId, InvalidEventId, InvalidSecret, SigningSecret};
-pub use target::{InvalidTarget, Target, TargetHost};
-pub use test_requests::TestRequests;
+pub use target::{InvalidTarget, Target, TargetHost, url_identity};
+pub use test_requests::{NotSent, TestRequests};

@@ -35,6 +35,8 @@ use self::sampling::{CallerSampler, InvalidSampler};
 pub enum DefaultLog {
     /// For a serving process: what operators watch.
     Serving,
+    /// For a drill: the same, and no traces, whatever the environment says.
+    Drill,
     /// For a command: nothing. It reports failures in its own output, which log lines would interrupt.
     Command,
 }
@@ -42,7 +44,7 @@ pub enum DefaultLog {
 impl DefaultLog {
     fn filter(self) -> &'static str {
         match self {
-            Self::Serving => "info,sqlx=warn",
+            Self::Serving | Self::Drill => "info,sqlx=warn",
             Self::Command => "off",
         }
     }
@@ -65,7 +67,7 @@ impl Telemetry {
     /// Outside of a Tokio runtime, or when called twice.
     #[must_use]
     pub fn set_up(log: DefaultLog) -> Self {
-        let (provider, failure) = match collector_is_named().then(provider) {
+        let (provider, failure) = match (log != DefaultLog::Drill && collector_is_named()).then(provider) {
             None => (None, None),
             Some(Ok((provider, None))) => (Some(provider), None),
             Some(Ok((provider, Some(fault)))) => {

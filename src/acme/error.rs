@@ -68,7 +68,8 @@ pub enum AcmeError {
     /// open another one.
     #[error("the order is gone")]
     OrderGone,
-    /// The authority does not open an order that replaces this certificate. Open one that replaces none.
+    /// The authority does not open an order that replaces this certificate, or it refuses the order for a reason that may be
+    /// this. Open one that replaces none: its answer decides.
     #[error("the authority does not take the certificate to replace: {detail}")]
     ReplacesRefused {
         /// The authority's words.
@@ -199,8 +200,23 @@ pub(super) enum Step {
 }
 
 impl Refusal {
+    /// Whether a refused order may be accepted if it replaces no certificate. Authorities have several types and many words
+    /// for that, and some fail at it, so it is every refusal but a rate limit, an account that has to be registered first, a
+    /// nonce that was not valid, and an authority that is down and says until when.
+    fn may_be_of_replaced(&self) -> bool {
+        let kind = self.problem.as_ref().map(Problem::kind);
+        let is_of_other = matches!(kind.as_deref(), Some("rateLimited" | "accountDoesNotExist" | "badNonce"));
+        self.status.as_u16() != 429 && !is_of_other && (self.status.is_client_error() || self.until.is_none())
+    }
+
     /// What a refused request means.
     pub(super) fn during(self, step: Step) -> AcmeError {
+        if step == (Step::Open { replaces: true }) && self.may_be_of_replaced() {
+            let status = self.status.as_u16();
+            let detail =
+                self.problem.map_or_else(|| format!("answered with status {status}"), |problem| problem.words());
+            return AcmeError::ReplacesRefused { detail };
+        }
         let Some(problem) = self.problem else {
             if step == Step::Read && matches!(self.status.as_u16(), 404 | 410) {
                 return AcmeError::OrderGone;
@@ -216,9 +232,6 @@ impl Refusal {
         }
         if !is_refused || step == Step::Renewal || kind == "serverInternal" || kind == "badNonce" {
             return AcmeError::Down { until: self.until, detail };
-        }
-        if step == (Step::Open { replaces: true }) && names_replaced(&kind, &detail) {
-            return AcmeError::ReplacesRefused { detail };
         }
         match (&*kind, step) {
             // The account is unknown at an authority that lost its state, and its orders with it.
@@ -243,14 +256,6 @@ impl Refusal {
             _ => AcmeError::Refused { problem: kind, detail },
         }
     }
-}
-
-/// Whether a refusal is about the certificate that an order replaces. Authorities have several types for that, of which
-/// RFC 9773 has registered one.
-fn names_replaced(kind: &str, detail: &str) -> bool {
-    let detail = detail.to_ascii_lowercase();
-    kind == "alreadyReplaced"
-        || ["replac", "certid", "cert id", "renewal info"].iter().any(|word| detail.contains(word))
 }
 
 /// A problem document (RFC 7807).

@@ -46,9 +46,10 @@ const MAX_ATTEMPTS: usize = 5;
 const TO: &str = "to";
 
 impl Area {
-    /// The provider of a tenant's administrators.
+    /// The provider of a tenant's administrators, if any is asked.
     pub(super) fn provider<'v>(&'v self, visit: &Visit<'v>) -> Option<&'v OidcConfig> {
-        visit.tenant.oidc.as_deref().or(self.settings.config.oidc.as_deref())
+        let config = &self.settings.config;
+        visit.tenant.oidc.as_deref().or(config.oidc.as_deref()).filter(|_| config.asks_providers)
     }
 
     /// The link to the provider, on pages for those who are not signed in, which leads back to the page of the request.

@@ -244,6 +244,10 @@ async fn test(change: &Change<'_>, id: i64, segment: &str) -> Result<Reply, Refu
             let warning = Notice::Warned(text.no_submission.to_string());
             return show_with(member, segment, StatusCode::UNPROCESSABLE_ENTITY, warning).await;
         }
+        Err(Untested::Drill) => {
+            let warning = Notice::Warned(text.drill.to_string());
+            return show_with(member, segment, StatusCode::UNPROCESSABLE_ENTITY, warning).await;
+        }
         Err(Untested::Unusable(reason)) => {
             let warning = Notice::Warned(text.unusable.with("reason", member.area.texts.stored.translate(reason).text));
             return show_with(member, segment, StatusCode::UNPROCESSABLE_ENTITY, warning).await;

@@ -231,7 +231,7 @@ fn url_fault(text: &str) -> Option<&'static str> {
         return Some("must have at most 2048 characters");
     }
     // The parser accepts surrounding whitespace and characters that should be percent-encoded. Here they are refused,
-    // since subscriptions are looked up by the text of the URL.
+    // since subscriptions are compared by the text of the path and the query.
     if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Some("must be ASCII: an international host in its xn-- form, the rest percent-encoded");
     }

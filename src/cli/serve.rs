@@ -3,21 +3,38 @@
 //! Owns the order of startup and the signals. Everything that runs in between belongs to [`gateway`].
 
 use anyhow::{Context, Result};
+use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{ConfigFile, on_runtime};
-use crate::config::Config;
+use crate::config::{Config, Mode};
 use crate::edge::Drained;
 use crate::gateway::{self, Running};
 use crate::systemd::{self, InheritedSockets};
 use crate::telemetry::DefaultLog;
 
-pub(super) fn run(file: &ConfigFile) -> Result<()> {
+/// The options of `serve`.
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Try a restored backup with a copy of the configuration: answer requests, and act on nothing else.
+    ///
+    /// Turns off, whatever the file says: webhooks, tests of receivers, domains and certificate orders, writes to the registry
+    /// (the node is in no list), Redis, sign-in through OpenID, traces, and the deletion of old rows. Requests write to the
+    /// databases that the file names; the log says which.
+    #[arg(long)]
+    drill: bool,
+}
+
+pub(super) fn run(command: &ServeArgs) -> Result<()> {
+    let ServeArgs { file, drill } = command;
+    let (mode, log) = if *drill { (Mode::Drill, DefaultLog::Drill) } else { (Mode::Production, DefaultLog::Serving) };
     // First, because it changes the environment, which everything later may read.
     let inherited = InheritedSockets::take()?;
     // Read before there is a runtime, because it sets the number of worker threads.
-    let config = file.load()?;
-    on_runtime(Some(config.gateway.threads), DefaultLog::Serving, serve(file, inherited, config))
+    let config = file.load()?.in_mode(mode);
+    on_runtime(Some(config.gateway.threads), log, serve(file, inherited, config))
 }
 
 async fn serve(file: &ConfigFile, inherited: InheritedSockets, config: Config) -> Result<()> {

@@ -79,6 +79,8 @@ pub struct AdministrationConfig {
     sign_in_url: Option<Box<str>>,
     /// The OpenID provider of tenants that have none of their own.
     pub oidc: Option<Arc<OidcConfig>>,
+    /// Whether administrators sign in through OpenID providers, those of tenants included.
+    pub asks_providers: bool,
 }
 
 impl Default for AdministrationConfig {
@@ -90,6 +92,7 @@ impl Default for AdministrationConfig {
             session: Duration::from_hours(DEFAULT_SESSION_HOURS.into()),
             sign_in_url: None,
             oidc: None,
+            asks_providers: true,
         }
     }
 }
@@ -119,6 +122,7 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Option<
         session: Duration::from_hours(session.into()),
         sign_in_url,
         oidc,
+        asks_providers: true,
     })
 }
 

@@ -59,6 +59,7 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>) -> DatabaseLimits {
         ),
         // A key of webhooks.
         settle: default.settle,
+        deletes_old_rows: default.deletes_old_rows,
     };
     table.finish();
     limits

@@ -18,6 +18,8 @@ pub struct DomainsConfig {
     pub addresses: Vec<IpAddr>,
     /// The DNS servers that are asked; if there are none, the system's.
     pub resolvers: Vec<SocketAddr>,
+    /// Whether this node looks at domains that are due, and obtains their certificates.
+    pub is_worked_on: bool,
 }
 
 impl DomainsConfig {
@@ -73,5 +75,5 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, registry: Option<&SourceS
         context.report(problem.help("set `registry` in `[gateway]`, such as `registry = \"sqlite:registry.db\"`"));
     }
     table.finish();
-    Some(DomainsConfig { target, addresses, resolvers })
+    Some(DomainsConfig { target, addresses, resolvers, is_worked_on: true })
 }

@@ -16,8 +16,8 @@ use super::problem::Problem;
 use super::source::SourceSpan;
 use super::table::{StringValue, TableReader};
 use super::{
-    CertificateFiles, GatewayConfig, ListenProtocol, OnRedisFailure, RedisConfig, RedisTarget, acme, administration,
-    domains, hsts, limits, listen, operator, webhooks,
+    CertificateFiles, GatewayConfig, ListenProtocol, Mode, OnRedisFailure, RedisConfig, RedisTarget, acme,
+    administration, domains, hsts, limits, listen, operator, webhooks,
 };
 use crate::metrics::TenantLabels;
 
@@ -149,6 +149,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
         operator,
         domains,
         acme,
+        mode: Mode::default(),
     });
     GatewayTable {
         config,

@@ -29,6 +29,8 @@ pub struct RegistryConfig {
     pub folder: PathBuf,
     /// The environment variables that its tenants may use.
     pub variables: TenantVariables,
+    /// Whether this node writes to it, and keeps the snapshot.
+    pub is_written: bool,
 }
 
 impl RegistryConfig {
@@ -37,6 +39,12 @@ impl RegistryConfig {
     pub fn own(&self, wanted: &DatabaseLocation) -> Option<&'static str> {
         let own = [(&self.database, "the registry"), (&self.snapshot, "the snapshot of the registry")];
         own.into_iter().find(|(own, _)| database::is_file_of(wanted, own)).map(|(_, what)| what)
+    }
+
+    /// The snapshot, if this node keeps one.
+    #[must_use]
+    pub fn kept_snapshot(&self) -> Option<&DatabaseLocation> {
+        self.is_written.then_some(&self.snapshot)
     }
 
     /// What a command reports that needs a registry and finds none. Never shows a password.
@@ -100,7 +108,7 @@ pub(super) fn read_registry(table: &mut TableReader<'_, '_>, folder: &Path) -> O
         return None;
     }
     let folder = folder.to_owned();
-    Some(RegistryConfig { database: address.location, snapshot, folder, variables })
+    Some(RegistryConfig { database: address.location, snapshot, folder, variables, is_written: true })
 }
 
 /// Reads the table; `None` if it is missing.

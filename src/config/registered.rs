@@ -154,7 +154,13 @@ mod tests {
         let folder = Path::new("/etc/formgate");
         let location = |file: &str| DatabaseLocation::parse(&format!("sqlite:{file}"), folder).unwrap();
         let (database, snapshot) = (location("registry.db"), location("snapshot.db"));
-        RegistryConfig { database, snapshot, folder: folder.to_owned(), variables: TenantVariables::default() }
+        RegistryConfig {
+            database,
+            snapshot,
+            folder: folder.to_owned(),
+            variables: TenantVariables::default(),
+            is_written: true,
+        }
     }
 
     fn faults(slug: &str, text: &str) -> Vec<String> {

@@ -47,6 +47,8 @@ const DNS_PORT: u16 = 53;
 pub struct WebhookConfig {
     /// Whether this node delivers.
     pub enabled: bool,
+    /// Whether this node sends what only tests a receiver.
+    pub sends_tests: bool,
     /// How long a submission must be unchanged before its changes become an event.
     ///
     /// Larger: events are later. Smaller: answers that are written after their submission cause a second event.
@@ -81,6 +83,7 @@ impl Default for WebhookConfig {
     fn default() -> Self {
         Self {
             enabled: true,
+            sends_tests: true,
             settle: Duration::from_millis(500),
             disable_after: Duration::from_hours(120),
             per_tenant: 16,

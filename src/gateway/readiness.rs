@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::databases::Databases;
-use crate::config::OnRedisFailure;
+use crate::config::{Mode, OnRedisFailure};
 use crate::edge::Certificates;
 use crate::edge::admin::Readiness;
 use crate::registry::Following;
@@ -35,6 +35,8 @@ pub(super) struct ReadinessParts {
     pub(super) redis: Option<OnRedisFailure>,
     /// The registry, if there is one.
     pub(super) following: Option<Arc<Following>>,
+    /// What the node is for.
+    pub(super) mode: Mode,
 }
 
 impl ReadinessParts {
@@ -47,6 +49,9 @@ impl ReadinessParts {
         let current = metrics.last_reload_successful.get() == 1;
         let config = if current { OK } else { "the last change was refused; the one before it is served" };
         parts.insert("config", config.to_owned());
+        if self.mode == Mode::Drill {
+            parts.insert("drill", Mode::TURNED_OFF.to_owned());
+        }
         if let Some(policy) = self.redis {
             let up = metrics.redis.up.get() == 1;
             ready &= up || policy != OnRedisFailure::Deny;

@@ -235,7 +235,7 @@ fn read(
         tenants: examination.tenants.clone(),
     });
     let config = match examination.into_config() {
-        Ok(config) => config,
+        Ok(config) => config.in_mode(served.gateway.mode),
         Err(problems) => return Err((first_of(&problems), refused)),
     };
     let certificate = certificates.prepare(config.gateway.certificate.as_ref());
@@ -312,9 +312,10 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         operator,
         domains,
         acme,
+        mode: _,
     } = before;
     let places = |registry: &Option<RegistryConfig>| {
-        registry.as_ref().map(|RegistryConfig { database, snapshot, folder, variables: _ }| {
+        registry.as_ref().map(|RegistryConfig { database, snapshot, folder, variables: _, is_written: _ }| {
             (database.clone(), snapshot.clone(), folder.clone())
         })
     };

@@ -43,6 +43,8 @@ pub(super) enum OperatorRefusal {
     Precondition { revision: Option<i64> },
     /// 409: there is nothing to write to.
     NoRegistry,
+    /// 409: this node does not write to the registry.
+    Drill,
     /// 409: `[gateway.domains]` is not configured.
     NoDomains,
     /// 422: the tables of a tenant can't be made.
@@ -140,6 +142,7 @@ impl OperatorRefusal {
                 StatusCode::CONFLICT,
                 "There is no registry: set `registry` in `[gateway]`, so that tenants can be added here",
             ),
+            Self::Drill => message(StatusCode::CONFLICT, &StoreError::OfDrill.to_string()),
             Self::NoDomains => message(
                 StatusCode::CONFLICT,
                 "Domains are not configured: say in `[gateway.domains]` where they have to point",

@@ -41,6 +41,30 @@ pub enum Route {
     Nodes,
 }
 
+impl Route {
+    /// Whether it writes to the registry.
+    pub(super) fn writes_to_registry(self) -> bool {
+        match self {
+            Self::PutTenant
+            | Self::RemoveTenant
+            | Self::Batch
+            | Self::PutDomain
+            | Self::RemoveDomain
+            | Self::CheckDomain => true,
+            Self::ListTenants
+            | Self::ReadTenant
+            | Self::CreateToken
+            | Self::CreateLink
+            | Self::ListDomains
+            | Self::ListTenantDomains
+            | Self::ReadDomain
+            | Self::AskDomain
+            | Self::Changes
+            | Self::Nodes => false,
+        }
+    }
+}
+
 /// The methods and paths; `{slug}` and `{host}` match one segment each.
 pub static ROUTES: [(Method, &str, Route); 16] = [
     (Method::GET, "/v1/tenants", Route::ListTenants),

@@ -1,11 +1,12 @@
 //! The answer of a receiver, as much of it as matters: the status, `Retry-After`, and an excerpt of the body.
 //!
 //! Owns how much of an answer is read. A short body is read to its end, so that the connection can be used again. A
-//! longer one is cut off, and the answer is valid nevertheless.
+//! longer one is cut off. The status alone says what the receiver did, so a body that breaks off, is malformed or does not
+//! end in time is an answer too: many small servers end it with the connection, and not all of them say so in TLS.
 
 use std::time::Duration;
 
-use http::header::RETRY_AFTER;
+use http::header::{CONTENT_ENCODING, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -13,6 +14,7 @@ use jiff::Timestamp;
 use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
 
+use crate::deadline;
 use crate::shown_text::is_unshown;
 
 /// How much of a body is read.
@@ -43,7 +45,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 /// The formats of a date in HTTP (RFC 9110, section 5.6.7): the one in use, and the two obsolete ones.
 const DATE_FORMATS: [&str; 3] = ["%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"];
 
-/// A complete answer.
+/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The status.
@@ -51,29 +53,59 @@ pub struct Answer {
     /// How long the receiver asks to wait, at most a day.
     pub retry_after: Option<Duration>,
     /// The beginning of the body: valid UTF-8 without control characters other than tab and line feed, since not every
-    /// database can store those, and without invisible characters and changes of direction, since pages show it.
+    /// database can store those, and without invisible characters and changes of direction, since pages show it. Empty if the
+    /// body is compressed.
     pub excerpt: String,
 }
 
-/// Reads the body to its end, or to its limit.
+/// Reads the body to its end, to its limit, or for some time.
 pub(super) async fn read(
     status: StatusCode,
     headers: &HeaderMap,
     mut body: Incoming,
+    limit: Duration,
     now: Timestamp,
-) -> Result<Answer, hyper::Error> {
+) -> Answer {
     let mut received = 0;
     let mut excerpt = Vec::new();
-    while received < MAX_BODY_BYTES
-        && let Some(frame) = body.frame().await
-    {
-        let Ok(bytes) = frame?.into_data() else { continue };
-        received += bytes.len();
-        excerpt.extend_from_slice(&bytes[..bytes.len().min(EXCERPT_BYTES - excerpt.len())]);
-    }
-    let excerpt = printable(&excerpt, received > excerpt.len());
+    let reading = async {
+        while received < MAX_BODY_BYTES
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            let Ok(bytes) = frame.into_data() else { continue };
+            received += bytes.len();
+            excerpt.extend_from_slice(&bytes[..bytes.len().min(EXCERPT_BYTES - excerpt.len())]);
+        }
+    };
+    // What was read until then is the excerpt.
+    _ = deadline::within(limit, 1, reading).await;
+    let is_compressed = is_coded(headers) || excerpt.starts_with(&GZIP);
+    let excerpt =
+        if is_compressed && !is_text(&excerpt) { String::new() } else { printable(&excerpt, received > excerpt.len()) };
     let retry_after = retry_after(headers, now).map(|wait| wait.min(MAX_RETRY_AFTER));
-    Ok(Answer { status, retry_after, excerpt })
+    Answer { status, retry_after, excerpt }
+}
+
+/// What gzip begins with (RFC 1952, section 2.3.1). Some servers compress without a word.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// Whether a body has a content coding, according to its headers.
+fn is_coded(headers: &HeaderMap) -> bool {
+    let codings = headers.get_all(CONTENT_ENCODING).iter();
+    codings.into_iter().any(|coding| !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity"))
+}
+
+/// Whether it is plain text nevertheless: not all servers do what their headers say.
+fn is_text(bytes: &[u8]) -> bool {
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        // The cut may go through a character.
+        Err(error) if error.error_len().is_none() => {
+            std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default()
+        }
+        Err(_) => return false,
+    };
+    text.chars().all(|char| !char.is_control() || char.is_ascii_whitespace())
 }
 
 /// The text of an excerpt. A character that the cut went through is left out.

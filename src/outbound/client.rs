@@ -1,7 +1,11 @@
 //! Sends one signed request, and reports its outcome.
 //!
 //! Owns the request's headers and the limits on what a receiver can do with it. Whatever the receiver does, sending
-//! ends within the time limit with an [`Attempt`]: an [`Answer`], whatever its status, or a [`SendError`].
+//! ends within the time limit with an [`Attempt`]: an [`Answer`], whatever its status, or a [`SendError`]. Once there is a
+//! status, nothing that follows it makes an error of the answer.
+//!
+//! A receiver may close a connection just when it is used again. Then the request is sent once more, on a new connection:
+//! only if that fails too, the receiver fails.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -9,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, USER_AGENT};
-use http::{HeaderName, HeaderValue, Request, StatusCode, response};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode, response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::client::legacy;
@@ -19,7 +23,7 @@ use jiff::Timestamp;
 
 use super::answer::{self, Answer, MAX_HEAD_BYTES, MAX_HEAD_FIELDS};
 use super::connector::Connector;
-use super::counted::{ConnectionCounter, ReceivedBytes};
+use super::counted::{ConnectionCounter, Traffic};
 use super::dialer::Dialer;
 use super::error::{Phase, ProtocolFault, SendError, find_cause};
 use super::guard::Guard;
@@ -57,6 +61,8 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 #[derive(Debug)]
 pub struct Client {
     http: legacy::Client<Connector, Full<Bytes>>,
+    /// The same, with a new connection for each request.
+    unpooled: legacy::Client<Connector, Full<Bytes>>,
     pub(super) dialer: Arc<Dialer>,
     pub(super) timeout: Duration,
 }
@@ -105,7 +111,8 @@ impl Client {
         let counter = ConnectionCounter::new(2 * settings.in_flight as usize, settings.per_host as usize);
         // The rest is for the receiver's work.
         let connector = Connector::new(Arc::clone(&dialer), counter, settings.timeout * 2 / 3);
-        let http = legacy::Client::builder(TokioExecutor::new())
+        let mut builder = legacy::Client::builder(TokioExecutor::new());
+        builder
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_LIMIT)
@@ -113,14 +120,19 @@ impl Client {
             .pool_max_idle_per_host(settings.per_host as usize)
             .http1_max_buf_size(MAX_HEAD_BYTES)
             .http1_max_headers(MAX_HEAD_FIELDS)
+            // Small servers send such fields, and only the status matters.
+            .http1_allow_spaces_after_header_name_in_responses(true)
+            .http1_allow_obsolete_multiline_headers_in_responses(true)
+            .http1_ignore_invalid_headers_in_responses(true)
             .http2_max_header_list_size(MAX_HEAD_BYTES.try_into().expect("it is small"))
             .http2_initial_stream_window_size(STREAM_WINDOW)
             .http2_initial_connection_window_size(CONNECTION_WINDOW)
             .http2_keep_alive_interval(PING_INTERVAL)
             .http2_keep_alive_timeout(PING_LIMIT)
-            .http2_keep_alive_while_idle(true)
-            .build(connector);
-        Self { http, dialer, timeout: settings.timeout }
+            .http2_keep_alive_while_idle(true);
+        let http = builder.build(connector.clone());
+        let unpooled = builder.pool_max_idle_per_host(0).build(connector);
+        Self { http, unpooled, dialer, timeout: settings.timeout }
     }
 
     /// Sends a message. Dropping the future cancels it.
@@ -130,17 +142,39 @@ impl Client {
 
     /// Sends a message within a limit, if that is shorter than the client's own.
     pub(super) async fn send_within(&self, limit: Duration, message: &Message<'_>) -> Attempt {
-        let began = Instant::now();
+        let (began, limit) = (Instant::now(), limit.min(self.timeout));
         let mut phase = Phase::Head;
-        let exchange = self.exchange(message, &mut phase);
-        let outcome = deadline::within(limit.min(self.timeout), deadline::ONCE_MORE, exchange).await;
-        Attempt { outcome: outcome.unwrap_or(Err(SendError::Timeout(phase))), took: began.elapsed() }
+        let opened = deadline::within(limit, deadline::ONCE_MORE, self.open_for(message, &mut phase)).await;
+        let outcome = match opened {
+            None => Err(SendError::Timeout(phase)),
+            Some(Err(error)) => Err(error),
+            Some(Ok((head, body))) => {
+                let rest = limit.saturating_sub(began.elapsed());
+                Ok(answer::read(head.status, &head.headers, body, rest, Timestamp::now()).await)
+            }
+        };
+        Attempt { outcome, took: began.elapsed() }
     }
 
-    async fn exchange(&self, message: &Message<'_>, phase: &mut Phase) -> Result<Answer, SendError> {
-        let (head, body, connection) = self.open(request(message), phase).await?;
-        let answer = answer::read(head.status, &head.headers, body, Timestamp::now()).await;
-        answer.map_err(|error| fault_of(&error, Some(head.status), &connection))
+    /// Sends a message, and receives the head of its answer.
+    async fn open_for(
+        &self,
+        message: &Message<'_>,
+        phase: &mut Phase,
+    ) -> Result<(response::Parts, Incoming), SendError> {
+        let mut first = request(message);
+        let connection = capture_connection(&mut first);
+        let opened = match exchange(&self.http, first, &connection, phase).await {
+            Err(SendError::Protocol(ProtocolFault::Closed | ProtocolFault::Malformed))
+                if Traffic::of(&connection).is_some_and(|traffic| traffic.was_answered()) =>
+            {
+                let mut again = request(message);
+                let connection = capture_connection(&mut again);
+                exchange(&self.unpooled, again, &connection, phase).await
+            }
+            opened => opened,
+        };
+        opened.map(Response::into_parts)
     }
 
     /// Sends a request, and receives the head of its answer.
@@ -150,16 +184,28 @@ impl Client {
         phase: &mut Phase,
     ) -> Result<(response::Parts, Incoming, CaptureConnection), SendError> {
         let connection = capture_connection(&mut request);
-        let response = self.http.request(request).await.map_err(|error| fault_of(&error, None, &connection))?;
-        let (head, body) = response.into_parts();
-        *phase = Phase::Body(head.status);
-        if ReceivedBytes::of(&connection).is_some_and(|received| received.are_many())
+        let (head, body) = exchange(&self.http, request, &connection, phase).await?.into_parts();
+        Ok((head, body, connection))
+    }
+}
+
+async fn exchange(
+    http: &legacy::Client<Connector, Full<Bytes>>,
+    request: Request<Full<Bytes>>,
+    connection: &CaptureConnection,
+    phase: &mut Phase,
+) -> Result<Response<Incoming>, SendError> {
+    let response = http.request(request).await.map_err(|error| fault_of(&error, None, connection))?;
+    *phase = Phase::Body(response.status());
+    if let Some(traffic) = Traffic::of(connection) {
+        traffic.note_answer();
+        if traffic.is_much()
             && let Some(connected) = &*connection.connection_metadata()
         {
             connected.poison();
         }
-        Ok((head, body, connection))
     }
+    Ok(response)
 }
 
 fn request(message: &Message<'_>) -> Request<Full<Bytes>> {
@@ -182,7 +228,7 @@ pub(super) fn fault_of(
     if let Some(error) = find_cause::<SendError>(error) {
         return *error;
     }
-    if ReceivedBytes::of(connection).is_some_and(|received| received.are_too_many()) {
+    if Traffic::of(connection).is_some_and(|traffic| traffic.is_too_much()) {
         return ProtocolFault::TooMuch.into();
     }
     let fault = match find_cause::<hyper::Error>(error) {

@@ -1,4 +1,5 @@
-//! A connection that counts: the bytes that a receiver has sent on it, and how many connections are open.
+//! A connection that counts: the bytes that a receiver has sent on it, the answers among them, and how many connections are
+//! open.
 //!
 //! An answer's head and body have their own limits, but HTTP allows more: interim answers (1xx), PING, SETTINGS and
 //! empty frames, session tickets, all without end, and on HTTP/2 also between requests. So each connection has an
@@ -11,7 +12,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use http::Extensions;
@@ -37,7 +38,7 @@ pub(super) struct ConnectionCounter {
     max_bytes: usize,
 }
 
-/// Ends a connection. The HTTP client does not always pass it on; [`ReceivedBytes::are_too_many`] recognizes it.
+/// Ends a connection. The HTTP client does not always pass it on; [`Traffic::is_too_much`] recognizes it.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the receiver sent too much")]
 struct AllowanceExceeded;
@@ -47,35 +48,46 @@ struct AllowanceExceeded;
 pub(super) struct CountedStream {
     stream: TcpStream,
     counter: Arc<ConnectionCounter>,
-    received: ReceivedBytes,
+    traffic: Traffic,
     /// Whether it is closed after its first request.
     is_surplus: bool,
 }
 
-/// How many bytes a connection has received. The HTTP client passes it on with each request that uses the connection.
+/// What a connection has received. The HTTP client passes it on with each request that uses the connection.
 #[derive(Clone, Debug)]
-pub(super) struct ReceivedBytes {
+pub(super) struct Traffic {
     bytes: Arc<AtomicUsize>,
     /// The connection's allowance.
-    max: usize,
+    max_bytes: usize,
+    was_answered: Arc<AtomicBool>,
 }
 
-impl ReceivedBytes {
-    /// Those of the connection that a request uses; `None` if it has none yet.
+impl Traffic {
+    /// That of the connection that a request uses; `None` if it has none yet.
     pub(super) fn of(connection: &CaptureConnection) -> Option<Self> {
         let mut extras = Extensions::new();
         connection.connection_metadata().as_ref()?.get_extras(&mut extras);
         extras.remove()
     }
 
+    /// Notes that a request on the connection was answered.
+    pub(super) fn note_answer(&self) {
+        self.was_answered.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a request on the connection was answered before.
+    pub(super) fn was_answered(&self) -> bool {
+        self.was_answered.load(Ordering::Relaxed)
+    }
+
     /// Whether no further request should use the connection.
-    pub(super) fn are_many(&self) -> bool {
+    pub(super) fn is_much(&self) -> bool {
         self.bytes.load(Ordering::Relaxed) > RETIRE_AFTER
     }
 
     /// Whether the connection failed because of them.
-    pub(super) fn are_too_many(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) > self.max
+    pub(super) fn is_too_much(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > self.max_bytes
     }
 }
 
@@ -90,8 +102,8 @@ impl ConnectionCounter {
     /// Counts a connection until it is dropped.
     pub(super) fn count(self: &Arc<Self>, stream: TcpStream) -> CountedStream {
         let is_surplus = self.open.fetch_add(1, Ordering::Relaxed) >= self.max_kept;
-        let received = ReceivedBytes { bytes: Arc::default(), max: self.max_bytes };
-        CountedStream { stream, counter: Arc::clone(self), received, is_surplus }
+        let traffic = Traffic { bytes: Arc::default(), max_bytes: self.max_bytes, was_answered: Arc::default() };
+        CountedStream { stream, counter: Arc::clone(self), traffic, is_surplus }
     }
 }
 
@@ -103,7 +115,7 @@ impl Drop for CountedStream {
 
 impl Connection for CountedStream {
     fn connected(&self) -> Connected {
-        let connected = Connected::new().extra(self.received.clone());
+        let connected = Connected::new().extra(self.traffic.clone());
         if self.is_surplus {
             connected.poison();
         }
@@ -115,8 +127,8 @@ impl AsyncRead for CountedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        self.received.bytes.fetch_add(buf.filled().len() - before, Ordering::Relaxed);
-        if self.received.are_too_many() {
+        self.traffic.bytes.fetch_add(buf.filled().len() - before, Ordering::Relaxed);
+        if self.traffic.is_too_much() {
             return Poll::Ready(Err(io::Error::other(AllowanceExceeded)));
         }
         Poll::Ready(Ok(()))

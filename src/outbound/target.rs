@@ -109,6 +109,26 @@ impl Target {
     }
 }
 
+/// The same for all spellings of one URL: scheme and host in lower case, without the default port, a last dot of the host
+/// and the fragment. Path and query are as they are, since only the receiver knows which of them are equal.
+#[must_use]
+pub fn url_identity(url: &str) -> String {
+    let url = url.split('#').next().unwrap_or_default();
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    // An IPv6 address has colons too.
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => (host, port.trim_start_matches('0')),
+        _ => (authority, ""),
+    };
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    let port = match port {
+        "" | "443" => String::new(),
+        port => format!(":{port}"),
+    };
+    format!("{}://{host}{port}{path}", scheme.to_ascii_lowercase())
+}
+
 /// As in a URL: IPv6 addresses in brackets.
 impl fmt::Display for TargetHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -178,6 +198,45 @@ mod tests {
         }
         let long = format!("https://hooks.example/{}", "x".repeat(70_000));
         assert_eq!(Target::parse(&long), Err(InvalidTarget::NotHttps));
+    }
+
+    #[test]
+    fn spellings_of_a_url_have_one_identity_and_other_urls_another() {
+        let identity = "https://hooks.example/A/%7bx%7D?B=c";
+        for url in [
+            "https://hooks.example/A/%7bx%7D?B=c",
+            "HTTPS://Hooks.Example/A/%7bx%7D?B=c",
+            "https://hooks.example:443/A/%7bx%7D?B=c",
+            "https://hooks.example:/A/%7bx%7D?B=c",
+            "https://hooks.example:00443/A/%7bx%7D?B=c",
+            "https://hooks.example./A/%7bx%7D?B=c",
+            "hTTps://hooks.EXAMPLE.:443/A/%7bx%7D?B=c#D/e?f",
+        ] {
+            assert_eq!(url_identity(url), identity, "{url}");
+        }
+        for url in [
+            "https://hooks.example/a/%7bx%7D?B=c",
+            "https://hooks.example/A/%7Bx%7D?B=c",
+            "https://hooks.example/A/{x}?B=c",
+            "https://hooks.example/A/%7bx%7D?b=c",
+            "https://hooks.example/A/%7bx%7D",
+            "https://hooks.example/A/%7bx%7D/?B=c",
+            "https://hooks.example/A//%7bx%7D?B=c",
+            "https://hooks.example:4430/A/%7bx%7D?B=c",
+            "https://hooks.example:8443/A/%7bx%7D?B=c",
+            "https://www.hooks.example/A/%7bx%7D?B=c",
+        ] {
+            assert_ne!(url_identity(url), identity, "{url}");
+        }
+        for (url, identity) in [
+            ("https://[2001:DB8::1]:443/", "https://[2001:db8::1]/"),
+            ("https://[2001:DB8::443]", "https://[2001:db8::443]"),
+            ("https://[2001:db8::1]:8443?A:443#b", "https://[2001:db8::1]:8443?A:443"),
+            ("https://hooks.example:08443/:443.", "https://hooks.example:8443/:443."),
+            ("HTTPS://Hooks.Example.:443?Q", "https://hooks.example?Q"),
+        ] {
+            assert_eq!(url_identity(url), identity);
+        }
     }
 
     #[test]

@@ -16,10 +16,20 @@ const OF_AN_ACCOUNT: usize = 2;
 /// Larger: callers with receivers that hang hold more sockets. Smaller: tests are refused while others run.
 const AT_ONCE: usize = 64;
 
+/// Why a test was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotSent {
+    /// Too many tests of the account run, or of all.
+    Busy,
+    /// This node sends none.
+    Off,
+}
+
 /// Sends tests, a few at once for each account.
 #[derive(Debug)]
 pub struct TestRequests {
-    client: Arc<Client>,
+    /// `None`: no test is sent.
+    client: Option<Arc<Client>>,
     shares: Shares,
     limit: Duration,
 }
@@ -28,13 +38,23 @@ impl TestRequests {
     /// Sends with a client. A test ends `limit` after it began, or after the time limit of the client if that is shorter.
     #[must_use]
     pub fn new(client: Arc<Client>, limit: Duration) -> Self {
-        Self { client, shares: Shares::new(OF_AN_ACCOUNT, AT_ONCE), limit }
+        Self { client: Some(client), shares: Shares::new(OF_AN_ACCOUNT, AT_ONCE), limit }
     }
 
-    /// Sends a message for a test of an account that began at an instant; none if too many tests of the account run, or of all.
-    pub async fn send(&self, account: &str, message: &Message<'_>, began: Instant) -> Option<Attempt> {
-        let _share = self.shares.begin(account)?;
+    /// Sends none.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { client: None, shares: Shares::new(OF_AN_ACCOUNT, AT_ONCE), limit: Duration::ZERO }
+    }
+
+    /// Sends a message for a test of an account that began at an instant.
+    ///
+    /// # Errors
+    /// [`NotSent`]; a receiver that fails is no error.
+    pub async fn send(&self, account: &str, message: &Message<'_>, began: Instant) -> Result<Attempt, NotSent> {
+        let client = self.client.as_ref().ok_or(NotSent::Off)?;
+        let _share = self.shares.begin(account).ok_or(NotSent::Busy)?;
         let limit = self.limit.saturating_sub(began.elapsed());
-        Some(self.client.send_within(limit, message).await)
+        Ok(client.send_within(limit, message).await)
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::timeout_at;
 pub use error::FollowError;
 
 use super::claimed::FileTenants;
-use super::loading::{Loaded, read_rows, read_whole};
+use super::loading::{Loaded, open, read_rows, read_whole};
 use super::node_name::NodeName;
 use super::obtained::{ObtainedCertificates, RegistrySeals};
 use super::presence::{Presence, Sightings};
@@ -70,7 +70,8 @@ pub struct Followed {
     beat: Option<String>,
     pub(super) files: Arc<FileTenants>,
     pub(super) refused: BTreeMap<String, RefusedRow>,
-    snapshot: Snapshot,
+    /// `None` if this node keeps none.
+    snapshot: Option<Snapshot>,
     /// Up to here the certificates were taken over.
     certificates: i64,
     presence: Presence,
@@ -115,7 +116,7 @@ impl Following {
             beat: None,
             files: Arc::new(FileTenants::of(files)),
             refused: refused.collect(),
-            snapshot: Snapshot::new(&config.snapshot, seals.texts),
+            snapshot: config.kept_snapshot().map(|snapshot| Snapshot::new(snapshot, seals.texts)),
             certificates: 0,
             presence: Presence::new(seals.certificates.ids().map(ToOwned::to_owned).collect()),
         };
@@ -158,7 +159,7 @@ impl Following {
     }
 
     async fn open(&self) -> Result<&Registry, StoreError> {
-        self.registry.get_or_try_init(|| Registry::open(&self.config.database)).await
+        self.registry.get_or_try_init(|| open(&self.config)).await
     }
 
     /// The registry's keys in the configuration.
@@ -239,7 +240,9 @@ impl Following {
     /// Writes and logs what became of a change, and stops writing of this node: it ends.
     pub async fn end(&self) {
         if let Some(registry) = self.registry.get() {
-            registry.forget_node(self.node.id()).await.ok();
+            if self.config.is_written {
+                registry.forget_node(self.node.id()).await.ok();
+            }
             registry.close().await;
         }
         self.certificates.close().await;
@@ -288,6 +291,7 @@ impl Following {
     pub(super) async fn complete_snapshot(&self) -> Result<(), FollowError> {
         {
             let Followed { head, snapshot, .. } = &mut *self.followed.lock().await;
+            let Some(snapshot) = snapshot else { return Ok(()) };
             if !snapshot.lacks_rows(head).await {
                 return Ok(());
             }
@@ -295,8 +299,10 @@ impl Following {
         let (head, rows) = read_whole(self.open().await?).await?;
         let mut followed = self.followed.lock().await;
         // Otherwise changes were taken meanwhile that may not be among the rows.
-        if head.revision >= followed.head.revision {
-            followed.snapshot.keep(&head, &rows, true).await;
+        if head.revision >= followed.head.revision
+            && let Some(snapshot) = &mut followed.snapshot
+        {
+            snapshot.keep(&head, &rows, true).await;
         }
         Ok(())
     }
@@ -313,7 +319,9 @@ impl Following {
                 .extend(registered.map(|tenant| &tenant.slug).filter(|slug| !there.contains(&***slug)).map(Arc::clone));
             followed.refused.clear();
         }
-        followed.snapshot.keep(&head, &rows, is_whole).await;
+        if let Some(snapshot) = &mut followed.snapshot {
+            snapshot.keep(&head, &rows, is_whole).await;
+        }
         let mut rows = rows;
         if followed.refused.len() <= RETRIED {
             // What another tenant had may be free now.
@@ -378,8 +386,12 @@ impl Following {
         }
     }
 
-    /// Writes how far this node has got. A registry that can't be written is still followed.
+    /// Writes how far this node has got, so that others list it and wait for it. A registry that can't be written is still
+    /// followed.
     async fn beat(&self, registry: &Registry, followed: &mut Followed) {
+        if !self.config.is_written {
+            return;
+        }
         let (revision, refused) = (followed.head.revision, followed.refused.keys().cloned().collect());
         followed.beat = followed.presence.write(registry, &self.node, revision, refused, &self.sightings).await;
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_unlisted = followed.presence.is_faulty();

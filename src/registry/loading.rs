@@ -9,7 +9,7 @@ use super::snapshot::Snapshot;
 use crate::config::{Problems, RegisteredTenant, RegistryConfig};
 use crate::seal::Seals;
 use crate::store::registry::{Head, RegistryRow};
-use crate::store::{Registry, StoreError};
+use crate::store::{DatabaseLocation, Registry, StoreError};
 
 /// How long a starting node waits for the registry before it takes the snapshot.
 ///
@@ -25,18 +25,18 @@ const ROWS_PER_THREAD: usize = 512;
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// It can't be read, and there is no snapshot.
-    #[error("the registry can't be read, and there is no snapshot of it at `{snapshot}`")]
+    #[error("the registry can't be read, and {snapshot}")]
     Away {
-        /// Where the snapshot would be.
+        /// Why there is none, and where it would be.
         snapshot: String,
         /// Why.
         #[source]
         cause: StoreError,
     },
     /// It did not answer in time, and there is no snapshot.
-    #[error("the registry does not answer, and there is no snapshot of it at `{snapshot}`")]
+    #[error("the registry does not answer, and {snapshot}")]
     Silent {
-        /// Where the snapshot would be.
+        /// Why there is none, and where it would be.
         snapshot: String,
     },
 }
@@ -52,13 +52,23 @@ pub struct Loaded {
     pub rows: Vec<(RegistryRow, Result<RegisteredTenant, Problems>)>,
 }
 
-/// Reads the registry, or its snapshot while it is away. Creates the registry if it is missing.
+/// Opens the registry as this node uses it; creates it if it is missing, unless the node only reads it.
+pub(super) async fn open(config: &RegistryConfig) -> Result<Registry, StoreError> {
+    if config.is_written {
+        Registry::open(&config.database).await
+    } else {
+        Registry::open_to_read(&config.database).await
+    }
+}
+
+/// Reads the registry, or its snapshot while it is away. Creates the registry if it is missing, unless this node only reads
+/// it.
 ///
 /// # Errors
 /// [`LoadError`].
 pub async fn load(config: &RegistryConfig, seals: &Seals) -> Result<Loaded, LoadError> {
     let opened = async {
-        let registry = Registry::open(&config.database).await?;
+        let registry = open(config).await?;
         let (head, rows) = read_whole(&registry).await?;
         Ok((registry, head, rows))
     };
@@ -91,8 +101,10 @@ async fn complete(
 ) -> Result<Loaded, LoadError> {
     let (registry, head, rows) = match outcome {
         Ok((registry, head, rows)) => {
-            let kept = match Snapshot::epoch(&config.snapshot).await {
-                Some(epoch) if epoch != head.epoch => Snapshot::read(&config.snapshot, seals).await,
+            let kept = match config.kept_snapshot() {
+                Some(snapshot) if Snapshot::epoch(snapshot).await.is_some_and(|epoch| epoch != head.epoch) => {
+                    Snapshot::read(snapshot, seals).await
+                }
                 _ => None,
             };
             if let Some((head, rows)) = kept {
@@ -103,8 +115,16 @@ async fn complete(
             }
         }
         Err(cause) => {
-            let Some((head, rows)) = Snapshot::read(&config.snapshot, seals).await else {
-                let snapshot = config.snapshot.file().map(|file| file.display().to_string()).unwrap_or_default();
+            let kept = match config.kept_snapshot() {
+                Some(snapshot) => Snapshot::read(snapshot, seals).await,
+                None => None,
+            };
+            let Some((head, rows)) = kept else {
+                let file = config.kept_snapshot().and_then(DatabaseLocation::file);
+                let snapshot = file.map_or_else(
+                    || "a drill takes no snapshot of it".to_owned(),
+                    |file| format!("there is no snapshot of it at `{}`", file.display()),
+                );
                 return Err(match cause {
                     Some(cause) => LoadError::Away { snapshot, cause },
                     None => LoadError::Silent { snapshot },

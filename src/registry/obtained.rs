@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use jiff::Timestamp;
 use tokio::sync::OnceCell;
 
+use super::loading::open;
 use crate::config::RegistryConfig;
 use crate::host::HostName;
 use crate::seal::{Seals, Unopened};
@@ -119,27 +120,18 @@ impl ObtainedCertificates {
     /// # Errors
     /// [`ObtainedError`].
     pub async fn read(&self, host: &str, wanted: &ObtainedCertificate) -> Result<OpenedPair, ObtainedError> {
-        let of_snapshot = self.find_in(&self.snapshot, &self.config.snapshot, host, wanted).await;
+        let of_snapshot = match self.config.kept_snapshot() {
+            Some(snapshot) => {
+                find_in(self.snapshot.get_or_try_init(|| Registry::open(snapshot)).await, host, wanted).await
+            }
+            None => Ok(None),
+        };
         let found = match of_snapshot {
             Ok(Some(pair)) => Some(pair),
-            _ => self.find_in(&self.registry, &self.config.database, host, wanted).await?,
+            _ => find_in(self.registry.get_or_try_init(|| open(&self.config)).await, host, wanted).await?,
         };
         let StoredPair { chain, key } = found.ok_or(ObtainedError::Missing)?;
         Ok(OpenedPair { key: self.seals.open(&key, host)?, chain })
-    }
-
-    async fn find_in(
-        &self,
-        cell: &OnceCell<Registry>,
-        location: &crate::store::DatabaseLocation,
-        host: &str,
-        wanted: &ObtainedCertificate,
-    ) -> Result<Option<StoredPair>, StoreError> {
-        let registry = cell.get_or_try_init(|| Registry::open(location)).await?;
-        let found = registry.find_certificate(host).await?;
-        // An older one in the snapshot: this one could not be kept.
-        let found = found.filter(|found| found.revision >= wanted.revision && *found.slug == *wanted.slug);
-        Ok(found.and_then(|found| found.pair))
     }
 
     /// Takes certificates over. With `is_whole`, there are no others.
@@ -177,6 +169,17 @@ impl ObtainedCertificates {
             }
         }
     }
+}
+
+async fn find_in(
+    opened: Result<&Registry, StoreError>,
+    host: &str,
+    wanted: &ObtainedCertificate,
+) -> Result<Option<StoredPair>, StoreError> {
+    let found = opened?.find_certificate(host).await?;
+    // An older one in the snapshot: this one could not be kept.
+    let found = found.filter(|found| found.revision >= wanted.revision && *found.slug == *wanted.slug);
+    Ok(found.and_then(|found| found.pair))
 }
 
 impl std::fmt::Debug for OpenedPair {

@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::engine::{Database, Retry};
-use super::settle::{Settled, Settler};
+use super::settle::{Settled, Settler, settle_all};
 use super::submissions::Submissions;
 use super::{Actor, AuditEntry, Store, StoreError, audit};
 use reading::{LogState, read_page};
@@ -26,6 +26,29 @@ use reading::{LogState, read_page};
 ///
 /// Larger: deletions take room for longer. Smaller: a reader that rests for some weeks has to load everything again.
 const KEPT: Duration = Duration::from_hours(90 * 24);
+
+/// What becomes of the events of webhooks that wait when the log begins again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitingEvents {
+    /// They are sent.
+    Kept,
+    /// They are not sent: each subscription begins with the next event.
+    Dropped,
+}
+
+impl WaitingEvents {
+    fn details(self) -> serde_json::Value {
+        match self {
+            Self::Kept => json!({}),
+            Self::Dropped => json!({ "webhooks": "skipped" }),
+        }
+    }
+}
+
+/// A sender that still has a lease writes nothing more.
+const DROP_EVENTS: &str = "DELETE FROM webhook_events; \
+    UPDATE subscriptions SET position = (SELECT last_seq FROM change_state), done_beyond = '[]', next_attempt_at = NULL, \
+    leased_by = NULL, leased_until = NULL";
 
 /// An expression: a new random epoch of the log.
 pub(super) const NEW_EPOCH: [&str; 2] = ["replace(gen_random_uuid()::text, '-', '')", "lower(hex(randomblob(16)))"];
@@ -125,6 +148,9 @@ pub enum LostCursor {
 pub(super) async fn forget_old(database: &Database) -> Result<(), StoreError> {
     const OLD_DELETIONS: &str = " FROM submission_changes WHERE deleted AND shown_in = submission_id AND changed_at < ";
     const OLD_MOVES: &str = " FROM submission_moves WHERE changed_at < ";
+    if !database.limits().deletes_old_rows {
+        return Ok(());
+    }
     let until = Timestamp::now() - KEPT;
     let mut transaction = Settler::begin_for_a_command(database).await?;
     let mut sql = transaction.sql();
@@ -210,12 +236,20 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn reset_changes(&self, by: &Actor) -> Result<(), StoreError> {
+    pub async fn reset_changes(&self, waiting: WaitingEvents, by: &Actor) -> Result<(), StoreError> {
+        if waiting == WaitingEvents::Dropped {
+            // What was written before gets its number now, and is not sent.
+            settle_all(&self.database).await?;
+        }
         let mut transaction = Settler::begin_for_a_command(&self.database).await?;
+        if waiting == WaitingEvents::Dropped {
+            transaction.command(DROP_EVENTS).await?;
+        }
         let mut sql = transaction.sql();
         sql.push("UPDATE change_state SET epoch = ").push_each(NEW_EPOCH);
         transaction.execute(sql).await?;
-        let entry = AuditEntry { action: "changes.reset", subject: "change log".to_owned(), details: json!({}) };
+        let entry =
+            AuditEntry { action: "changes.reset", subject: "change log".to_owned(), details: waiting.details() };
         audit::append(&mut transaction, by, entry, Timestamp::now()).await?;
         Ok(transaction.commit().await?)
     }

@@ -25,6 +25,7 @@ mod resealing;
 mod turns;
 mod writing;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -144,17 +145,36 @@ impl Registry {
         if has_tables? { Self::open(location).await.map(Some) } else { Ok(None) }
     }
 
+    /// Opens a registry that exists, to be read and not written: every write fails with [`StoreError::OfDrill`].
+    ///
+    /// # Errors
+    /// As [`Self::open`]; [`StoreError::SchemaOlder`] if it lacks tables.
+    pub async fn open_to_read(location: &DatabaseLocation) -> Result<Self, StoreError> {
+        let registry = Self { database: location.connect_for_readers(MAX_CONNECTIONS, &connections()) };
+        let version = match registry.version().await {
+            // A pooler in transaction mode was detected; the next connection uses unnamed statements.
+            Err(error) if error.is_lost_statement() => registry.version().await,
+            version => version,
+        };
+        match version.and_then(require_known) {
+            Ok(()) => Ok(registry),
+            Err(error) => {
+                registry.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn version(&self) -> Result<i64, StoreError> {
+        schema::require(&mut self.database.reader().await?, &MIGRATIONS).await
+    }
+
     async fn try_to_open(location: &DatabaseLocation) -> Result<Self, StoreError> {
         let creating = location.connect_for_migration();
         let migrated = schema::migrate(&creating, location.schema(), &MIGRATIONS, Reach::Newest).await;
         creating.close().await;
-        let ((_, found), known) = (migrated?, schema::newest(&MIGRATIONS));
-        if found > known {
-            return Err(StoreError::SchemaNewer { found, known });
-        }
-        let limits = DatabaseLimits { wait: LIMIT, statement: LIMIT, ..DatabaseLimits::default() };
-        let connections = Connections::new(limits, DatabaseMetrics::unregistered());
-        Ok(Self { database: location.connect(MAX_CONNECTIONS, &connections, None) })
+        require_known(migrated?.1)?;
+        Ok(Self { database: location.connect(MAX_CONNECTIONS, &connections(), None) })
     }
 
     /// The row of a tenant, unless it was removed.
@@ -214,6 +234,18 @@ impl Registry {
     pub async fn close(&self) {
         self.database.close().await;
     }
+}
+
+/// The connections of one registry.
+fn connections() -> Arc<Connections> {
+    let limits = DatabaseLimits { wait: LIMIT, statement: LIMIT, ..DatabaseLimits::default() };
+    Connections::new(limits, DatabaseMetrics::unregistered())
+}
+
+/// Refuses a version of a newer program.
+fn require_known(found: i64) -> Result<(), StoreError> {
+    let known = schema::newest(&MIGRATIONS);
+    if found > known { Err(StoreError::SchemaNewer { found, known }) } else { Ok(()) }
 }
 
 fn select(database: &Database) -> Sql {

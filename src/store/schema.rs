@@ -208,14 +208,20 @@ async fn apply(database: &Database, version: i64, migration: &Migration) -> Resu
 
 /// Refuses a database that this program does not serve.
 pub(crate) async fn require_served(reader: &mut PooledConnection) -> Result<(), StoreError> {
+    require(reader, &MIGRATIONS).await.map(drop)
+}
+
+/// Refuses a database that lacks migrations. Returns its version.
+pub(super) async fn require(reader: &mut PooledConnection, migrations: &[Migration]) -> Result<i64, StoreError> {
     let applied = read_applied(reader).await?;
-    refuse_unreleased(&applied, &MIGRATIONS, reader.dialect())?;
-    let needed = (1..).zip(&MIGRATIONS).filter(|(_, migration)| !migration.is_finishing).map(|(version, _)| version);
+    refuse_unreleased(&applied, migrations, reader.dialect())?;
+    let needed = (1..).zip(migrations).filter(|(_, migration)| !migration.is_finishing).map(|(version, _)| version);
     let wanted = needed.last().unwrap_or(0);
+    let found = version_of(&applied, migrations);
     if completed(&applied).any(|version| version >= wanted) {
-        return Ok(());
+        return Ok(found);
     }
-    Err(StoreError::SchemaOlder { found: version_of(&applied, &MIGRATIONS), wanted })
+    Err(StoreError::SchemaOlder { found, wanted })
 }
 
 /// The version that a tenant's database is at.

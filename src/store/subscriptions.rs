@@ -15,9 +15,10 @@ mod replay;
 
 use jiff::Timestamp;
 
-use super::engine::Retry;
-use super::statement::{Dialect, Page, PageRequest, Row, Sql};
+use super::engine::{Retry, Transaction};
+use super::statement::{Dialect, Page, PageRequest, Row};
 use super::{Store, StoreError};
+use crate::outbound::url_identity;
 pub use attempts::AttemptRecord;
 pub use due::{DueEvent, DueEvents, EventsAhead, SentBody};
 pub use inspected::{InspectedSubscription, SampleSubmission, SubscriptionCounts};
@@ -125,7 +126,7 @@ pub struct Subscription {
 pub enum Unsubscription {
     /// The one with this id.
     Id(i64),
-    /// Every one of a URL, narrowed by event and form.
+    /// Every one of a URL, in whichever spelling, narrowed by event and form.
     Target {
         /// Where it delivers.
         target_url: String,
@@ -192,7 +193,7 @@ impl Store {
         loop {
             match self.try_to_subscribe(key, secret, now).await {
                 Ok(Some(subscribed)) => return Ok(subscribed),
-                // The existing one has just been deleted, so it can be created now.
+                // One has just been deleted, so it can be created now.
                 Ok(None) => {}
                 Err(error) if retry.wait_if_retryable(&error).await => {}
                 Err(error) => return Err(error),
@@ -218,6 +219,13 @@ impl Store {
         if transaction.dialect() == Dialect::Postgres {
             transaction.command(LOCK).await?;
         }
+        let same = spelled_alike(&mut transaction, &key.target_url, Some(key.event), Some(key.form)).await?;
+        if let Some(found) = same.into_iter().next() {
+            let mut found = [found];
+            count_pending(transaction.connection(), &mut found).await?;
+            let [found] = found;
+            return Ok(Some(Subscribed::Existing(found)));
+        }
         let mut insert = transaction.sql();
         insert.push("INSERT INTO subscriptions (target_url, event, form_id, secret, created_at, position) SELECT ");
         insert.bind(key.target_url.as_str()).push(", ").bind(key.event.as_str()).push(", ");
@@ -228,16 +236,6 @@ impl Store {
             let subscription = Subscription::read(&row)?;
             transaction.commit().await?;
             return Ok(Some(Subscribed::Created(subscription)));
-        }
-        let mut find = transaction.sql();
-        find.push("SELECT ").push(COLUMNS).push(" FROM subscriptions WHERE target_url = ");
-        find.bind(key.target_url.as_str()).push(" AND event = ").bind(key.event.as_str());
-        find.push(" AND coalesce(form_id, 0) = ").bind(key.form.unwrap_or(0));
-        if let Some(row) = transaction.fetch_all(find).await?.pop() {
-            let mut found = [Subscription::read(&row)?];
-            count_pending(transaction.connection(), &mut found).await?;
-            let [found] = found;
-            return Ok(Some(Subscribed::Existing(found)));
         }
         let mut count = transaction.sql();
         count.push("SELECT count(*) >= ").bind(i64::from(MAX_SUBSCRIPTIONS)).push(" FROM subscriptions");
@@ -250,16 +248,32 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn unsubscribe(&self, which: &Unsubscription) -> Result<u64, StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("DELETE FROM subscriptions WHERE ");
-        write_which(&mut sql, which);
         let mut retry = Retry::default();
         loop {
-            match self.database.execute(sql.clone()).await {
+            match self.try_to_unsubscribe(which).await {
                 Err(error) if retry.wait_if_retryable(&error).await => {}
                 outcome => return outcome,
             }
         }
+    }
+
+    async fn try_to_unsubscribe(&self, which: &Unsubscription) -> Result<u64, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let ids = match which {
+            Unsubscription::Id(id) => vec![*id],
+            Unsubscription::Target { target_url, event, form } => {
+                let found = spelled_alike(&mut transaction, target_url, *event, *form).await?;
+                found.iter().map(|subscription| subscription.id).collect()
+            }
+        };
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        let mut sql = transaction.sql();
+        sql.push("DELETE FROM subscriptions WHERE id").in_ids(&ids);
+        let deleted = transaction.execute(sql).await?;
+        transaction.commit().await?;
+        Ok(deleted)
     }
 
     /// One page of the subscriptions, by id.
@@ -298,19 +312,26 @@ impl Store {
     }
 }
 
-fn write_which(sql: &mut Sql, which: &Unsubscription) {
-    match which {
-        Unsubscription::Id(id) => {
-            sql.push("id = ").bind(*id);
-        }
-        Unsubscription::Target { target_url, event, form } => {
-            sql.push("target_url = ").bind(target_url.as_str());
-            if let Some(event) = event {
-                sql.push(" AND event = ").bind(event.as_str());
-            }
-            if let Some(form) = form {
-                sql.push(" AND coalesce(form_id, 0) = ").bind(form.unwrap_or(0));
-            }
-        }
+/// The subscriptions to a URL in any spelling, narrowed by event and form, by id. There are at most
+/// [`MAX_SUBSCRIPTIONS`] to compare.
+async fn spelled_alike(
+    transaction: &mut Transaction,
+    target_url: &str,
+    event: Option<Event>,
+    form: Option<Option<i64>>,
+) -> Result<Vec<Subscription>, StoreError> {
+    let mut sql = transaction.sql();
+    sql.push("SELECT ").push(COLUMNS).push(" FROM subscriptions WHERE true");
+    if let Some(event) = event {
+        sql.push(" AND event = ").bind(event.as_str());
     }
+    if let Some(form) = form {
+        sql.push(" AND coalesce(form_id, 0) = ").bind(form.unwrap_or(0));
+    }
+    sql.push(" ORDER BY id");
+    let rows = transaction.fetch_all(sql).await?;
+    let mut found = rows.iter().map(Subscription::read).collect::<Result<Vec<_>, _>>()?;
+    let wanted = url_identity(target_url);
+    found.retain(|subscription| url_identity(&subscription.target_url) == wanted);
+    Ok(found)
 }

@@ -12,6 +12,7 @@ mod cli;
 mod databases;
 mod dns;
 mod domains;
+mod drill;
 mod edge;
 mod gate;
 mod harness;

@@ -196,7 +196,7 @@ page! {
     /// The page of a webhook.
     WebhookTexts {
         Text: heading, paused, resumed, replayed, test_accepted, test_failed, answered,
-            no_submission, unusable, secret_lead, receiver, of_form, failing_since, next_attempt,
+            no_submission, unusable, drill, secret_lead, receiver, of_form, failing_since, next_attempt,
             created, delivery, delivery_lead, test, pause, resume, replay, rotate_heading,
             rotate_lead, grace, leaked, rotate, already_rotated, attempts, lists, all, failed,
             none_failed, none, caption, event, attempt, when, outcome, took, was_accepted,

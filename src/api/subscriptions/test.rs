@@ -17,7 +17,7 @@ use crate::api::{Call, query, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::host::HostName;
-use crate::outbound::{Attempt, EventId, Message, Target, TestRequests, signing_secrets};
+use crate::outbound::{Attempt, EventId, Message, NotSent, Target, TestRequests, signing_secrets};
 use crate::reply::Reply;
 use crate::seal::Seals;
 use crate::store::{AttemptRecord, Event, InspectedSubscription, SampleSubmission, Store, StoreError};
@@ -53,6 +53,9 @@ pub enum Untested {
     /// Too many tests run.
     #[error("too many tests are running")]
     Busy,
+    /// This node sends none.
+    #[error("this node is a drill, which sends nothing")]
+    Drill,
     /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -83,7 +86,10 @@ pub async fn send_test(
     let event_id = EventId::parse(&id).expect("an envelope has a valid id");
     let at = Timestamp::now();
     let message = Message { target: &target, id: &event_id, at, attempt: 1, body: json.into(), secrets: &secrets };
-    let attempt = tests.send(origin.account, &message, began).await.ok_or(Untested::Busy)?;
+    let attempt = tests.send(origin.account, &message, began).await.map_err(|not_sent| match not_sent {
+        NotSent::Busy => Untested::Busy,
+        NotSent::Off => Untested::Drill,
+    })?;
     Ok(attempt_record(id, event, sample.id, 1, at, &attempt))
 }
 
@@ -142,7 +148,7 @@ pub(in crate::api) async fn test(admitted: &Admitted, call: &Call<'_>, id: &str)
         Err(Untested::UnknownSubscription) => Err(Refusal::SubscriptionNotFound),
         Err(Untested::Busy) => Err(StoreError::Busy.into()),
         Err(Untested::Store(error)) => Err(error.into()),
-        Err(untested @ (Untested::NoSubmission | Untested::Unusable(_))) => {
+        Err(untested @ (Untested::NoSubmission | Untested::Unusable(_) | Untested::Drill)) => {
             Err(Faults::single("subscription", format_args!("The subscription can't be tested: {untested}.")))
         }
     }

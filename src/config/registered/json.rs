@@ -107,7 +107,13 @@ mod tests {
     fn registry() -> RegistryConfig {
         let location = |url: &str| DatabaseLocation::parse(url, Path::new("/")).unwrap();
         let (database, snapshot) = (location("sqlite:registry.db"), location("sqlite:snapshot.db"));
-        RegistryConfig { database, snapshot, folder: "/".into(), variables: TenantVariables::default() }
+        RegistryConfig {
+            database,
+            snapshot,
+            folder: "/".into(),
+            variables: TenantVariables::default(),
+            is_written: true,
+        }
     }
 
     fn object(value: Value) -> Map<String, Value> {

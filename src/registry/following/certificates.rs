@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Followed, Following};
 use crate::registry::obtained::ObtainedCertificates;
+use crate::registry::snapshot::Snapshot;
 use crate::store::{Registry, StoreError};
 
 /// How many certificates are taken over at once.
@@ -23,8 +24,10 @@ impl Following {
     pub async fn begin_with_certificates(&self) {
         let mut followed = self.followed.lock().await;
         let Followed { snapshot, head, certificates, .. } = &mut *followed;
-        *certificates =
-            snapshot.read_certificates(&head.epoch, AT_ONCE, |rows| self.certificates.take(rows, false)).await;
+        if let Some(snapshot) = snapshot {
+            *certificates =
+                snapshot.read_certificates(&head.epoch, AT_ONCE, |rows| self.certificates.take(rows, false)).await;
+        }
         drop(followed);
         self.catch_up().await;
     }
@@ -37,7 +40,7 @@ impl Following {
         revision: i64,
         is_restored: bool,
     ) -> Result<bool, StoreError> {
-        let mut is_whole = is_restored || followed.snapshot.lacks_certificates();
+        let mut is_whole = is_restored || followed.snapshot.as_ref().is_some_and(Snapshot::lacks_certificates);
         if is_whole {
             followed.certificates = 0;
         }
@@ -48,7 +51,9 @@ impl Following {
         while followed.certificates < revision {
             let rows = registry.certificates_after(followed.certificates, AT_ONCE).await?;
             let Some(last) = rows.last().map(|row| row.revision) else { break };
-            followed.snapshot.keep_certificates(&rows, is_whole).await;
+            if let Some(snapshot) = &mut followed.snapshot {
+                snapshot.keep_certificates(&rows, is_whole).await;
+            }
             self.certificates.take(&rows, false);
             followed.certificates = last;
             (is_whole, has_any) = (false, true);
@@ -58,7 +63,9 @@ impl Following {
         if followed.head.revision < revision {
             followed.head.revision = revision;
             let Followed { snapshot, head, .. } = followed;
-            snapshot.keep(head, &[], false).await;
+            if let Some(snapshot) = snapshot {
+                snapshot.keep(head, &[], false).await;
+            }
         }
         Ok(has_any)
     }

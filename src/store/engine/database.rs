@@ -35,6 +35,8 @@ enum Writers {
     /// One at a time, since SQLite has a single write lock. Writers queue for their turn instead of polling the lock,
     /// while readers go on (WAL). Any connection will do: an account that is seldom called has one for both.
     InTurn { turn: Arc<Semaphore>, wait: Duration },
+    /// Nobody: see [`StoreError::OfDrill`].
+    Nobody,
 }
 
 /// Leave to write. Held for as long as the connection of a writer.
@@ -55,6 +57,11 @@ impl Database {
             Dialect::Sqlite => Writers::InTurn { turn: Arc::new(Semaphore::new(1)), wait },
         };
         Self { pool, writers }
+    }
+
+    /// The same connections, of which none writes.
+    pub(in crate::store) fn for_readers(self) -> Self {
+        Self { writers: Writers::Nobody, ..self }
     }
 
     pub(crate) fn dialect(&self) -> Dialect {
@@ -89,7 +96,11 @@ impl Database {
 
     /// Waits until it may write.
     async fn take_turn(&self) -> Result<WriterTurn, StoreError> {
-        let Writers::InTurn { turn, wait } = &self.writers else { return Ok(WriterTurn(None)) };
+        let (turn, wait) = match &self.writers {
+            Writers::All => return Ok(WriterTurn(None)),
+            Writers::InTurn { turn, wait } => (turn, wait),
+            Writers::Nobody => return Err(StoreError::OfDrill),
+        };
         if let Ok(turn) = Arc::clone(turn).try_acquire_owned() {
             return Ok(WriterTurn(Some(turn)));
         }
@@ -112,6 +123,7 @@ impl Database {
                 Ok(turn) => WriterTurn(Some(turn)),
                 Err(_) => return Ok(None),
             },
+            Writers::Nobody => return Ok(None),
         };
         match self.pool.acquire_idle(turn.role()) {
             Some(connection) => begin(connection.with_turn(turn), pooler::BEGIN, Instant::now()).await.map(Some),
@@ -211,6 +223,11 @@ impl Transaction {
     /// How long changes of a submission follow each other that are one event.
     pub(in crate::store) fn settle_time(&self) -> Duration {
         self.connection.limits().settle
+    }
+
+    /// Whether old rows are deleted in the background.
+    pub(in crate::store) fn deletes_old_rows(&self) -> bool {
+        self.connection.limits().deletes_old_rows
     }
 
     /// The underlying connection, for code that reads with and without a transaction.

@@ -35,6 +35,9 @@ pub enum StoreError {
     /// A SQLite file can be read and not written.
     #[error(transparent)]
     ReadOnly(Box<ReadOnlyFile>),
+    /// This node only reads the database: it is that of the registry, and the node one of a drill.
+    #[error("this node is a drill (`formgate serve --drill`), which does not write to the registry")]
+    OfDrill,
     /// The search tables are still being derived from what was written, for longer than a request waits.
     #[error("more was written to the database than searches have been prepared for yet")]
     Unsettled,

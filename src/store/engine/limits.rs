@@ -27,6 +27,8 @@ pub struct DatabaseLimits {
     pub sqlite_idle: Duration,
     /// Changes of a submission that follow each other by less than this are one event of a webhook.
     pub settle: Duration,
+    /// Whether old deletions of the change log and old hours of tokens are deleted in the background.
+    pub deletes_old_rows: bool,
 }
 
 impl Default for DatabaseLimits {
@@ -55,6 +57,7 @@ impl Default for DatabaseLimits {
             // Larger: webhooks are sent later. Smaller: a product that writes a submission and its answers in several
             // transactions causes several events.
             settle: Duration::from_millis(500),
+            deletes_old_rows: true,
         }
     }
 }

@@ -178,8 +178,9 @@ impl DatabaseLocation {
         }
     }
 
-    /// The address of the Postgres server, for error messages. Empty for a SQLite file.
-    pub(super) fn server_address(&self) -> String {
+    /// The address of the Postgres server, or its socket, for messages. Empty for a SQLite file.
+    #[must_use]
+    pub fn server_address(&self) -> String {
         let DatabaseKind::Postgres(server) = &self.kind else { return String::new() };
         self.server(server).address()
     }
@@ -256,6 +257,25 @@ impl DatabaseLocation {
         connections: &Arc<Connections>,
         breaker: Option<&Arc<Breaker>>,
     ) -> Database {
+        self.connect_for(FileUse::Served, max_connections, connections, breaker)
+    }
+
+    /// The same without writers: on SQLite, not even the mode of the file is changed.
+    pub(in crate::store) fn connect_for_readers(
+        &self,
+        max_connections: u32,
+        connections: &Arc<Connections>,
+    ) -> Database {
+        self.connect_for(FileUse::OnlyRead, max_connections, connections, None).for_readers()
+    }
+
+    fn connect_for(
+        &self,
+        file_use: FileUse,
+        max_connections: u32,
+        connections: &Arc<Connections>,
+        breaker: Option<&Arc<Breaker>>,
+    ) -> Database {
         let limits = connections.limits();
         let (wait, limit) = (limits.wait, Some(limits.statement));
         let lock_wait = if breaker.is_some() { LOCK_WAIT } else { BUSY_WAIT };
@@ -271,7 +291,7 @@ impl DatabaseLocation {
                     }
                 }
             }
-            DatabaseKind::Sqlite(path) => (sqlite_address(path, READER_BUSY_WAIT, false), None),
+            DatabaseKind::Sqlite(path) => (sqlite_address(path, READER_BUSY_WAIT, file_use), None),
         };
         let (max_open, begin_writing) = (max_connections, BeginWriting::Polling);
         let options = PoolOptions { address, shared, max_open, wait, limit, lock_wait, begin_writing };
@@ -280,21 +300,21 @@ impl DatabaseLocation {
 
     /// A pool for long work: few connections, no statement limit.
     pub(in crate::store) fn connect_for_maintenance(&self) -> Database {
-        self.connect_without_limits(false)
+        self.connect_without_limits(FileUse::Served)
     }
 
     /// A pool for migrations: as for long work, and a missing SQLite file is created.
     pub(in crate::store) fn connect_for_migration(&self) -> Database {
-        self.connect_without_limits(true)
+        self.connect_without_limits(FileUse::Created)
     }
 
-    fn connect_without_limits(&self, create: bool) -> Database {
+    fn connect_without_limits(&self, file_use: FileUse) -> Database {
         let connections = Connections::for_command();
         let wait = connections.limits().wait;
         let (address, max_open) = match &self.kind {
             DatabaseKind::Postgres(server) => (postgres_address(self.server(server), None), 2),
             // A writer is not counted.
-            DatabaseKind::Sqlite(path) => (sqlite_address(path, BUSY_WAIT, create), 1),
+            DatabaseKind::Sqlite(path) => (sqlite_address(path, BUSY_WAIT, file_use), 1),
         };
         let (lock_wait, begin_writing) = (BUSY_WAIT, BeginWriting::Blocking);
         let options = PoolOptions { address, shared: None, max_open, wait, limit: None, lock_wait, begin_writing };
@@ -337,16 +357,30 @@ fn postgres_address(server: &Arc<PostgresServer>, limit: Option<Duration>) -> Se
     SessionAddress::Postgres(PostgresAddress { server: Arc::clone(server), settings: settings.into() })
 }
 
-fn sqlite_address(path: &Path, busy_wait: Duration, create: bool) -> SessionAddress {
+/// What a SQLite file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileUse {
+    /// To read, and nothing else.
+    OnlyRead,
+    /// To read and to write.
+    Served,
+    /// The same, and it is created if it is missing.
+    Created,
+}
+
+fn sqlite_address(path: &Path, busy_wait: Duration, file_use: FileUse) -> SessionAddress {
     let options = SqliteConnectOptions::new()
         .filename(path)
-        .create_if_missing(create)
+        .create_if_missing(file_use == FileUse::Created)
         .foreign_keys(true)
-        .journal_mode(SqliteJournalMode::Wal)
         // In WAL mode, a power failure can lose the newest transactions but never corrupts the database.
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(busy_wait)
         .statement_cache_capacity(SQLITE_STATEMENTS)
         .disable_statement_logging();
+    let options = match file_use {
+        FileUse::OnlyRead => options.pragma("query_only", "ON"),
+        FileUse::Served | FileUse::Created => options.journal_mode(SqliteJournalMode::Wal),
+    };
     SessionAddress::Sqlite(Box::new(options))
 }

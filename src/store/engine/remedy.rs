@@ -35,6 +35,7 @@ pub fn remedy(error: &StoreError, location: &DatabaseLocation, slug: &str) -> St
         | StoreError::Unsettled
         | StoreError::GroupDeleted
         | StoreError::MemorySpent(_) => "try again in a moment: the database works, but it is busy".to_owned(),
+        StoreError::OfDrill => "start the node without `--drill`".to_owned(),
         StoreError::Locked { .. } => {
             "wait until the other program has ended its transaction, or end that program".to_owned()
         }

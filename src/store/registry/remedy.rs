@@ -10,6 +10,7 @@ pub fn registry_remedy(error: &StoreError) -> &'static str {
         StoreError::Statement(_) | StoreError::Migration(_) | StoreError::SchemaOlder { .. } => DAMAGED,
         StoreError::SchemaUnreleased => UNRELEASED,
         StoreError::SchemaNewer { .. } => "run the newest version of formgate on every node",
+        StoreError::OfDrill => "call a node that was started without `--drill`",
         StoreError::ReadOnly(_) | StoreError::Folder { .. } => {
             "let the user that runs formgate write to its file and folder, and free space on their disk"
         }

@@ -82,9 +82,11 @@ pub(super) async fn add(
     for (hour, added) in added {
         add_to_hour(transaction, hour, added).await?;
     }
-    let mut sql = transaction.sql();
-    sql.push("DELETE FROM token_hours WHERE hour < ").bind(now - KEPT);
-    transaction.execute(sql).await?;
+    if transaction.deletes_old_rows() {
+        let mut sql = transaction.sql();
+        sql.push("DELETE FROM token_hours WHERE hour < ").bind(now - KEPT);
+        transaction.execute(sql).await?;
+    }
     let mut mark = transaction.sql();
     match transaction.dialect() {
         Dialect::Postgres => {

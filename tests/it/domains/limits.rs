@@ -110,6 +110,34 @@ on_both_databases! {
         assert_eq!(scene.goes_live(scene.host()).await.failures, 0);
     }
 
+    async fn a_renewal_that_is_refused_in_any_words_is_ordered_once_without_what_it_replaces(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        scene.proxy.suggest(FAR, Some("21600"));
+        let _node = scene.start(0);
+        scene.goes_live(scene.host()).await;
+        let mut before = scene.is_issued_by(scene.host(), "pebble").await;
+        for (renewals, (status, kind, words)) in
+            (1..).zip([(400, "malformed", "no"), (403, "unauthorized", "predecessor unknown"), (500, "serverInternal", "oops")])
+        {
+            let orders = scene.proxy.count(Kind::NewOrder);
+            scene.proxy.break_next(1, Kind::NewOrder, Fault::refusal(status, kind, words));
+            scene.renew_now(scene.host()).await;
+            let began = Instant::now();
+            let after = loop {
+                let after = scene.is_issued_by(scene.host(), "pebble").await;
+                if after.pair != before.pair {
+                    break after;
+                }
+                assert!(began.elapsed() < LIMIT, "{words}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            };
+            let counts = (scene.proxy.count(Kind::NewOrder) - orders, scene.proxy.replaced().len());
+            assert_eq!(counts, (2, renewals), "{words}");
+            assert_eq!(scene.goes_live(scene.host()).await.failures, 0, "{words}");
+            before = after;
+        }
+    }
+
     async fn an_order_waits_if_every_authority_has_a_limit_until_the_first_of_them_ends(engine: Engine) {
         let (scene, second) = with_second(Scene::new(engine).await).await;
         scene.proxy.break_all(Kind::NewOrder, Fault::limit("3600"));

@@ -60,7 +60,10 @@ async fn an_answer_has_its_retry_after_and_the_beginning_of_its_body() {
         (&["Retry-After: 999999"], "", Some(86_400), String::new()),
         (&["Retry-After: Thu, 01 Jan 1970 00:00:00 GMT"], "a\0b", Some(0), "a\u{fffd}b".to_owned()),
         (&["Retry-After: soon"], long.as_str(), None, "ä".repeat(511)),
-        (&["Content-Encoding: gzip"], "\u{1f}not decompressed", None, "\u{fffd}not decompressed".to_owned()),
+        (&["Content-Encoding: gzip"], "\u{1f}not decompressed", None, String::new()),
+        (&["Content-Encoding: br"], "\u{1}\u{2}", None, String::new()),
+        (&["Content-Encoding: gzip"], "not\tcompressed\n", None, "not\tcompressed\n".to_owned()),
+        (&["Content-Encoding: Identity"], "a\u{1f}b", None, "a\u{fffd}b".to_owned()),
     ] {
         let receiver = Receiver::always(Act::answer(503, lines, body)).await;
         let answer = scene.send(&receiver.url("/")).await.outcome.unwrap();

@@ -45,6 +45,32 @@ async fn requests_at_once_use_the_connections_of_those_before() {
 }
 
 #[tokio::test]
+async fn a_kept_connection_that_breaks_is_replaced_within_the_attempt() {
+    let scene = Scene::new().await;
+    for broken in [vec![Act::Close], vec![Act::CutTls], vec![Act::Reset], vec![Act::send("HTTP/1.1 20"), Act::Close]] {
+        let acts = broken.clone();
+        let receiver = Receiver::start(move |nth| if nth == 1 { acts.clone() } else { Act::status(204) }).await;
+        let url = receiver.url("/");
+        assert_eq!([scene.status(&url).await, scene.status(&url).await], [204, 204], "{broken:?}");
+        let requests = receiver.requests();
+        assert_eq!((requests.len(), receiver.connections()), (3, 2), "{broken:?}");
+        let of = |at: usize| (&requests[at].headers["webhook-signature"], &requests[at].headers["formgate-attempt"]);
+        assert_eq!((of(2), &requests[2].body), (of(1), &requests[1].body), "{broken:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_new_connection_that_breaks_is_a_failure() {
+    let scene = Scene::new().await;
+    let receiver = Receiver::start(|nth| if nth == 0 { Act::status(204) } else { vec![Act::Close] }).await;
+    let url = receiver.url("/");
+    assert_eq!(scene.status(&url).await, 204);
+    // On the kept connection, and then on a new one.
+    assert_eq!((scene.failure(&url).await.0, receiver.requests().len()), ("protocol", 3));
+    assert_eq!((scene.failure(&url).await.0, receiver.requests().len()), ("protocol", 4));
+}
+
+#[tokio::test]
 async fn no_more_connections_are_kept_than_the_limit() {
     let scene = Scene::with(&["127.0.0.0/8"], |settings| settings.in_flight = 1).await;
     let mut receivers = Vec::new();

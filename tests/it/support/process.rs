@@ -193,6 +193,15 @@ impl Node {
         Self::start(command)
     }
 
+    /// Starts a node of a drill, with more in its environment.
+    pub(crate) fn spawn_drill(config: &Path, environment: &[(&str, &str)]) -> Self {
+        let arguments = [OsStr::new("serve"), OsStr::new("--drill"), OsStr::new("--config"), config.as_os_str()];
+        let mut command = command(&arguments);
+        command.envs(environment.iter().copied());
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        Self::start(command)
+    }
+
     /// Starts a node whom permissions of files hold, also where root starts it.
     pub(crate) fn spawn_held_by_permissions(config: &Path) -> Self {
         let mut command = held_by_permissions(&[OsStr::new("serve"), OsStr::new("--config"), config.as_os_str()]);

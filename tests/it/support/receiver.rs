@@ -46,6 +46,8 @@ pub(crate) enum Act {
     Hang,
     /// Closes the connection.
     Close,
+    /// Closes the connection without the end of TLS (close_notify).
+    CutTls,
     /// Closes the connection with a reset.
     Reset,
 }
@@ -336,6 +338,7 @@ async fn perform(stream: &mut TlsStream<TcpStream>, acts: Vec<Act>, log: &Log) -
                 let _ = stream.shutdown().await;
                 false
             }
+            Act::CutTls => false,
             Act::Reset => {
                 stream.get_ref().0.set_zero_linger().expect("a TCP socket");
                 false

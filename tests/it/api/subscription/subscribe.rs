@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use jiff::{Timestamp, ToSpan};
 use serde_json::{Value, json};
 
-use super::{TARGET, data, faulty_fields, ids, subscribe};
+use super::{TARGET, data, faulty_fields, ids, subscribe, unsubscribe};
 use crate::api::account::account;
 use crate::support::acme::Acme;
 use crate::support::fixture::{Site, on_both_databases};
@@ -108,6 +108,35 @@ on_both_databases! {
         assert_eq!(ids(&account.client).await.len(), 15);
     }
 
+    async fn spellings_of_a_url_are_one_subscription_which_keeps_the_first(engine: Engine) {
+        let account = account(engine, "");
+        let client = &account.client;
+        let first = "HTTPS://Hooks.Example.:443/Catch/%7b1%7D?Key=a%20b#part";
+        let made = data(&subscribe(client, &json!({"target_url": first})).await, 201);
+        for same in [
+            first,
+            "https://hooks.example/Catch/%7b1%7D?Key=a%20b",
+            "https://HOOKS.EXAMPLE/Catch/%7b1%7D?Key=a%20b#other",
+            "https://hooks.example./Catch/%7b1%7D?Key=a%20b",
+            "https://hooks.example:443/Catch/%7b1%7D?Key=a%20b",
+        ] {
+            let found = data(&subscribe(client, &json!({"target_url": same})).await, 200);
+            assert_eq!((&found["id"], &found["target_url"]), (&made["id"], &json!(first)), "{same}");
+        }
+        for other in [
+            "https://hooks.example/catch/%7b1%7D?Key=a%20b",
+            "https://hooks.example/Catch/%7B1%7D?Key=a%20b",
+            "https://hooks.example/Catch/%7b1%7D?key=a%20b",
+            "https://hooks.example/Catch/%7b1%7D/?Key=a%20b",
+            "https://hooks.example:8443/Catch/%7b1%7D?Key=a%20b",
+        ] {
+            assert_eq!(subscribe(client, &json!({"target_url": other})).await.status, 201, "{other}");
+        }
+        let ended = unsubscribe(client, &json!({"target_url": "https://hooks.example/Catch/%7b1%7D?Key=a%20b"})).await;
+        assert_eq!(ended.json(), json!({"deleted": 1}));
+        assert!(!ids(client).await.contains(&made["id"]));
+    }
+
     async fn an_invalid_subscription_is_refused_with_all_its_faults(engine: Engine) {
         let account = account(engine, "");
         account.database().await.execute(FORMS).await;
@@ -175,7 +204,7 @@ on_both_databases! {
         for target in ["https://1.1.1.1/", "https://10.1.0.1:8443/", "https://[2606:4700::1]/", "https://localhost/"] {
             data(&subscribe(client, &json!({"target_url": target})).await, 201);
         }
-        let gone = super::unsubscribe(client, &json!({"target_url": "https://127.0.0.1/"})).await;
+        let gone = unsubscribe(client, &json!({"target_url": "https://127.0.0.1/"})).await;
         assert_eq!(gone.json(), json!({"deleted": 0}), "only subscribing checks the address");
     }
 
@@ -191,7 +220,7 @@ on_both_databases! {
             let last = fields[fields.len() - 1];
             let text = answer.json()["errors"][last][0].as_str().unwrap().to_owned();
             assert!(text.contains("are names of one value, and differ"), "{text}");
-            assert_eq!(faulty_fields(&super::unsubscribe(client, &body).await), fields, "{body}");
+            assert_eq!(faulty_fields(&unsubscribe(client, &body).await), fields, "{body}");
         }
         assert_eq!(ids(client).await.len(), 0);
     }
@@ -220,7 +249,7 @@ on_both_databases! {
         for client in &clients {
             data(&subscribe(client, &json!({"target_url": TARGET})).await, 201);
         }
-        let ended = super::unsubscribe(acme, &json!({"target_url": TARGET})).await;
+        let ended = unsubscribe(acme, &json!({"target_url": TARGET})).await;
         assert_eq!(ended.json(), json!({"deleted": 1}));
         assert_eq!((ids(acme).await.len(), ids(globex).await.len()), (0, 1));
     }
