@@ -100,6 +100,9 @@ async fn verify(command: &TenantChoice) -> Result<()> {
         AuditVerdict::Intact { rows } => print(&format!("{slug}: the audit log is intact: {rows} rows")),
         AuditVerdict::Changed { id } => bail!("{slug}: row {id} of the audit log was changed"),
         AuditVerdict::Missing { id } => bail!("{slug}: row {id} of the audit log is missing"),
+        AuditVerdict::EndMissing => {
+            bail!("{slug}: the end of the audit log is missing: the table audit_state is empty")
+        }
         AuditVerdict::Added { id } => bail!("{slug}: row {id} of the audit log was not written by formgate"),
     }
 }

@@ -11,11 +11,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::migrate::{repair_schema, warn};
 use super::output::{print, print_stderr};
 use super::{OfTenant, TenantChoice, actor};
 use crate::config::TenantConfig;
 use crate::import::{self, ImportError, Imported, OnFault, Stage};
-use crate::store::{self, AuditEntry, Events, Store};
+use crate::store::{self, AuditEntry, DatabaseConcern, Events, Store};
 
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
@@ -137,6 +138,8 @@ fn summary(imported: &Imported) -> String {
 
 pub(super) async fn reindex(command: &ReindexArgs) -> Result<()> {
     let tenant = command.tenant.find().await?;
+    repair_schema(&tenant).await?;
+    warn(&tenant, DatabaseConcern::is_altered).await;
     let reindexed = store::reindex(&tenant.database).await.of_tenant(&tenant)?;
     let entry = AuditEntry {
         action: "reindex",

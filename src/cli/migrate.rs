@@ -8,7 +8,12 @@ use clap::Args;
 use super::output::{print, print_stderr};
 use super::{ConfigFile, OfTenant, report};
 use crate::config::TenantConfig;
-use crate::store::{self, Reach, Store};
+use crate::store::{self, DatabaseConcern, Reach, Store};
+
+/// How many parts of a schema that can't be restored are named; most have the same cause.
+///
+/// Larger: more lines of the same. Smaller: more repetitions of the command to see all causes.
+const FAILURES: usize = 3;
 
 #[derive(Debug, Args)]
 pub(super) struct MigrateArgs {
@@ -41,7 +46,11 @@ pub(super) async fn run(command: &MigrateArgs) -> Result<()> {
             }
         };
         printed = printed.and(print(&format!("{}: {versions}", tenant.slug)));
-        warn(tenant).await;
+        if let Err(error) = repair_schema(tenant).await {
+            failed += 1;
+            print_stderr(&report(&error));
+        }
+        warn(tenant, |_| true).await;
     }
     if failed > 0 {
         bail!("{failed} of {} tenants could not be migrated", tenants.len());
@@ -49,10 +58,23 @@ pub(super) async fn run(command: &MigrateArgs) -> Result<()> {
     printed.context("the tenants are migrated")
 }
 
-/// Prints warnings about a migrated tenant.
-async fn warn(tenant: &TenantConfig) {
+/// Restores the schema of a tenant's database where it was altered, and prints on standard error what was done.
+pub(super) async fn repair_schema(tenant: &TenantConfig) -> Result<()> {
+    let slug = &tenant.slug;
+    let repair = store::repair_schema(&tenant.database).await.of_tenant(tenant)?;
+    if repair.restored > 0 {
+        print_stderr(&format!("warning: tenant `{slug}`: restored {} altered parts of the schema", repair.restored));
+    }
+    for failed in repair.failed.iter().take(FAILURES) {
+        print_stderr(&format!("warning: tenant `{slug}`: can't restore the schema: {failed}"));
+    }
+    Ok(())
+}
+
+/// Prints some of the warnings about a tenant.
+pub(super) async fn warn(tenant: &TenantConfig, is_printed: fn(&DatabaseConcern) -> bool) {
     let Ok(store) = Store::open(&tenant.database, 1).await else { return };
-    for concern in store.concerns().await.unwrap_or_default() {
+    for concern in store.concerns().await.unwrap_or_default().iter().filter(|concern| is_printed(concern)) {
         print_stderr(&format!("warning: tenant `{}`: {concern}: {}", tenant.slug, concern.remedy(&tenant.slug)));
     }
     store.close().await;

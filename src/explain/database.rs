@@ -28,7 +28,7 @@ pub(super) async fn find(tenant: &TenantConfig) -> (Finding, Option<(DatabaseIde
                     let what = format!("{}. Reads are served, and writes are answered with 503", with_causes(&error));
                     Finding::warns(what, remedy(&error, location, &tenant.slug))
                 }
-                _ if let Some(concern) = concern => {
+                _ if let Some(concern) = &concern => {
                     Finding::warns(format!("{what}; {concern}"), concern.remedy(&tenant.slug))
                 }
                 Ok(wrong @ 1..) => Finding::warns(

@@ -1,5 +1,5 @@
-//! Inspects all tenants' databases in the background: which can't be used, which hold wrongly derived rows, and which
-//! have subscriptions of webhooks.
+//! Inspects all tenants' databases in the background: which can't be used, which have an altered schema, which hold
+//! wrongly derived rows, and which have subscriptions of webhooks.
 //!
 //! A gateway starts without opening its tenants' databases. This finds a wrong password or a database that was never
 //! migrated before its callers do. Databases are inspected one after another, each over its own connection, which is
@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use crate::background::{Run, Task};
 use crate::config::TenantConfig;
 use crate::metrics::DatabaseMetrics;
-use crate::store::{Store, StoreError, SubscriptionCounts, with_causes};
+use crate::store::{DatabaseConcern, Store, StoreError, SubscriptionCounts, with_causes};
 use crate::tenant::{Directory, TenantDatabase};
 use crate::webhooks::Webhooks;
 
@@ -85,6 +85,8 @@ struct InspectedDatabase {
     tenant: Arc<TenantConfig>,
     /// Why it can't be used.
     fault: Option<String>,
+    /// How its schema was altered.
+    altered: Vec<DatabaseConcern>,
     /// How many rows are wrongly derived, and when they were counted.
     counted: Option<(u64, Instant)>,
     subscriptions: SubscriptionCounts,
@@ -92,7 +94,18 @@ struct InspectedDatabase {
 
 impl InspectedDatabase {
     fn not_inspected(tenant: &Arc<TenantConfig>) -> Self {
-        Self { tenant: Arc::clone(tenant), fault: None, counted: None, subscriptions: SubscriptionCounts::default() }
+        Self {
+            tenant: Arc::clone(tenant),
+            fault: None,
+            altered: Vec::new(),
+            counted: None,
+            subscriptions: SubscriptionCounts::default(),
+        }
+    }
+
+    /// Whether the tenant still has the configuration with which it was inspected.
+    fn is_current(&self, directory: &Directory) -> bool {
+        directory.config(&self.tenant.slug).is_some_and(|tenant| Arc::ptr_eq(tenant, &self.tenant))
     }
 
     fn is_count_due(&self) -> bool {
@@ -115,18 +128,25 @@ impl Databases {
         self.changed.notify_one();
     }
 
+    /// The tenants whose databases have an altered schema, and how.
+    pub(super) fn altered(&self) -> Vec<(Arc<str>, String)> {
+        let directory = self.directory.load();
+        let found = self.lock();
+        let current = found.iter().filter(|(_, found)| found.is_current(&directory));
+        current
+            .flat_map(|(slug, found)| found.altered.iter().map(|concern| (Arc::clone(slug), concern.to_string())))
+            .collect()
+    }
+
     /// The tenants whose databases don't work, and why.
     pub(super) fn faulty(&self) -> Vec<(Arc<str>, String)> {
         let directory = self.directory.load();
         let in_use = |slug: &str| directory.in_use(slug).is_some();
-        let is_current = |found: &InspectedDatabase| {
-            directory.config(&found.tenant.slug).is_some_and(|tenant| Arc::ptr_eq(tenant, &found.tenant))
-        };
         let used =
             directory.tenants().filter_map(|tenant| Some((Arc::clone(&tenant.slug), tenant.database.trouble()?)));
         let found = self.lock();
         let unused = found.iter().filter_map(|(slug, found)| {
-            let fault = found.fault.as_ref().filter(|_| !in_use(slug) && is_current(found))?;
+            let fault = found.fault.as_ref().filter(|_| !in_use(slug) && found.is_current(&directory))?;
             Some((Arc::clone(slug), fault.clone()))
         });
         used.chain(unused).collect()
@@ -164,14 +184,14 @@ impl Databases {
             && !before.is_count_due()
         {
             if let Some(store) = open {
-                self.note_subscriptions(&mut found, store.count_subscriptions().await);
+                self.note(&mut found, inspect_open(&store).await);
             }
             found.fault = None;
             return found;
         }
         match inspect_store(tenant, before.is_count_due()).await {
-            Ok((wrong, subscriptions)) => {
-                self.note_subscriptions(&mut found, subscriptions);
+            Ok((wrong, inspected)) => {
+                self.note(&mut found, inspected);
                 found.fault = None;
                 // A count that timed out would time out again a minute later, so it counts as done.
                 found.counted = wrong.map(|wrong| (wrong.unwrap_or_default(), Instant::now())).or(found.counted);
@@ -182,7 +202,10 @@ impl Databases {
     }
 
     /// A look that fails is repeated in the next round.
-    fn note_subscriptions(&self, found: &mut InspectedDatabase, counts: Result<SubscriptionCounts, StoreError>) {
+    fn note(&self, found: &mut InspectedDatabase, (concerns, counts): Inspected) {
+        if let Ok(concerns) = concerns {
+            found.altered = concerns.into_iter().filter(DatabaseConcern::is_altered).collect();
+        }
         let Ok(counts) = counts else { return };
         if let Some(webhooks) = self.webhooks.as_ref().filter(|_| counts.are_delivered()) {
             webhooks.watch_tenant(&found.tenant.slug);
@@ -193,8 +216,9 @@ impl Databases {
     fn publish(&self) {
         let found = self.lock();
         let faulty = found.values().filter(|found| found.fault.is_some()).count();
+        let altered = found.values().filter(|found| !found.altered.is_empty()).count();
         let wrong: u64 = found.values().filter_map(|found| found.counted).map(|(wrong, _)| wrong).sum();
-        self.metrics.inspected(faulty, wrong);
+        self.metrics.inspected(faulty, altered, wrong);
         if let Some(webhooks) = &self.webhooks {
             webhooks.publish(found.values().map(|found| &found.subscriptions));
         }
@@ -206,17 +230,24 @@ impl Databases {
     }
 }
 
-/// Opens a database as serving does. Counts its wrong rows if a count is due; the inner `None` means that the count
-/// failed. Also counts its subscriptions.
+/// What each inspection reads: how the schema was altered, among other concerns, and how many subscriptions there are.
+type Inspected = (Result<Vec<DatabaseConcern>, StoreError>, Result<SubscriptionCounts, StoreError>);
+
+async fn inspect_open(store: &Store) -> Inspected {
+    (store.concerns().await, store.count_subscriptions().await)
+}
+
+/// Opens a database as serving does, and inspects it. Counts its wrong rows if a count is due; the inner `None` means that
+/// the count failed.
 async fn inspect_store(
     tenant: &TenantConfig,
     is_count_due: bool,
-) -> Result<(Option<Option<u64>>, Result<SubscriptionCounts, StoreError>), StoreError> {
+) -> Result<(Option<Option<u64>>, Inspected), StoreError> {
     let store = Store::open(&tenant.database, 1).await?;
     let wrong = if is_count_due { Some(store.count_wrong().await.ok()) } else { None };
-    let subscriptions = store.count_subscriptions().await;
+    let inspected = inspect_open(&store).await;
     store.close().await;
-    Ok((wrong, subscriptions))
+    Ok((wrong, inspected))
 }
 
 /// Logs what changed since the last inspection.
@@ -228,6 +259,13 @@ fn report(found: &InspectedDatabase, before: &InspectedDatabase, names_fault: bo
         }
         (None, Some(_)) => tracing::info!(tenant = slug, "a database can be used again"),
         _ => {}
+    }
+    for concern in found.altered.iter().filter(|concern| !before.altered.contains(concern)) {
+        let (cause, remedy) = (concern.to_string(), concern.remedy(slug));
+        tracing::warn!(tenant = slug, cause, remedy, "the schema of a database is not the one that this version needs");
+    }
+    if found.altered.is_empty() && !before.altered.is_empty() {
+        tracing::info!(tenant = slug, "the schema of a database is restored");
     }
     let wrong = |found: &InspectedDatabase| found.counted.map_or(0, |(wrong, _)| wrong);
     if wrong(found) > 0 && wrong(found) != wrong(before) {

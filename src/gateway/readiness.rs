@@ -70,6 +70,10 @@ impl ReadinessParts {
         }
         let mut tenants = BTreeMap::new();
         parts.insert("databases", note(self.databases.faulty(), &mut tenants));
+        let altered = note(self.databases.altered(), &mut tenants);
+        if altered != OK {
+            parts.insert("schemas", "altered; `formgate check` names the remedy".to_owned());
+        }
         parts.insert("certificates", note(self.certificates.faulty(), &mut tenants));
         if let Some(following) = &self.following {
             let (away, refused) = following.faults();

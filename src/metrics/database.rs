@@ -21,6 +21,7 @@ pub struct DatabaseMetrics {
     settling: Histogram,
     behind: IntGauge,
     faulty: IntGauge,
+    altered: IntGauge,
     wrong: IntGauge,
 }
 
@@ -146,6 +147,10 @@ impl DatabaseMetrics {
             ),
             faulty: registrar
                 .gauge("formgate_databases_faulty", "Databases that could not be used when they were last inspected."),
+            altered: registrar.gauge(
+                "formgate_databases_altered",
+                "Databases whose schema was not as formgate created it when they were last inspected.",
+            ),
             wrong: registrar.gauge(
                 "formgate_database_wrong_rows",
                 "Rows that searches read and that were derived wrongly when they were last counted.",
@@ -222,8 +227,9 @@ impl DatabaseMetrics {
     }
 
     /// Publishes the result of inspecting all databases.
-    pub(crate) fn inspected(&self, faulty: usize, wrong: u64) {
+    pub(crate) fn inspected(&self, faulty: usize, altered: usize, wrong: u64) {
         self.faulty.set(i64::try_from(faulty).unwrap_or(i64::MAX));
+        self.altered.set(i64::try_from(altered).unwrap_or(i64::MAX));
         self.wrong.set(i64::try_from(wrong).unwrap_or(i64::MAX));
     }
 

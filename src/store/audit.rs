@@ -3,9 +3,10 @@
 //! Rows are only added: triggers refuse to change or delete one. A change by a role that may drop them is found by
 //! [`Store::verify_audit`], by the digests of [`chain`].
 //!
-//! `audit_state` has the number and the digest of the last row, so that missing rows at the end are noticed too. Its
-//! row is locked from reading it until the end of the transaction, which puts writers on all nodes in one order. It is
-//! the last lock that a transaction takes, so waiting for it can't be part of a deadlock.
+//! `audit_state` has the number and the digest of the last row, so that missing rows at the end are noticed too. If it is
+//! empty, all of them may be missing, and the log is not intact. Its row is locked from reading it until the end of the
+//! transaction, which puts writers on all nodes in one order. It is the last lock that a transaction takes, so waiting for
+//! it can't be part of a deadlock.
 //!
 //! The log proves nothing against an administrator of the database who writes all rows again from the changed one on:
 //! to exclude that, keep the digest of a last row elsewhere.

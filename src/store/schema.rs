@@ -8,6 +8,9 @@
 //! release, the first script is edited in place. So a database of an earlier edit is refused too
 //! ([`StoreError::SchemaUnreleased`]), and its plain tables are loaded into a new one.
 
+mod differences;
+mod objects;
+
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -15,6 +18,8 @@ use std::time::{Duration, Instant};
 use sha2::{Digest, Sha384};
 use sqlx::migrate::MigrateError;
 
+pub(super) use self::differences::{SchemaDifference, differences};
+pub use self::differences::{SchemaDifferences, SchemaRepair, repair_schema};
 use super::StoreError;
 use super::engine::{Database, PooledConnection};
 use super::statement::Dialect;

@@ -38,7 +38,7 @@ use tokio::time::timeout;
 pub(super) use intake::write_is_settled;
 pub(super) use overlay::Overlay;
 
-use super::engine::{Database, Retry, Transaction};
+use super::engine::{Database, Retry, Transaction, is_row_security};
 use super::statement::Dialect;
 use super::{Store, StoreError, changes, totals, with_causes};
 use crate::metrics::DatabaseFailure;
@@ -206,6 +206,8 @@ impl Store {
 fn prevents_writing(error: &StoreError) -> bool {
     match error {
         StoreError::Locked { .. } | StoreError::ReadOnly(_) => true,
+        // Then reading fails too, and this is the cause.
+        StoreError::Unavailable(error) if is_row_security(error) => false,
         StoreError::Unavailable(error) => {
             matches!(
                 DatabaseFailure::of(error),
@@ -225,9 +227,7 @@ pub(super) fn ran_out_of_time(error: &StoreError) -> bool {
 pub(super) async fn settle_all(database: &Database) -> Result<(), StoreError> {
     while !settle_some(database, FOR_A_COMMAND).await?.is_all {}
     vacuum(database).await;
-    changes::forget_old(database).await?;
-    totals::recount(database).await?;
-    Ok(())
+    changes::forget_old(database).await
 }
 
 async fn begin(database: &Database, options: SettlerOptions) -> Result<Transaction, StoreError> {

@@ -344,6 +344,14 @@ pub(super) fn write_count_wrong(sql: &mut Sql) {
     sql.push("GROUP BY counted, key HAVING sum(listed) <> 0) AS wrong");
 }
 
+/// Notes that every count may be wrong.
+pub(super) async fn note_all(transaction: &mut Transaction) -> Result<(), StoreError> {
+    let mut sql = transaction.sql();
+    sql.push("INSERT INTO stale_counts SELECT column1, -1 FROM (VALUES ('forms'), ('groups'), ('users'), ('members')) AS all_counts");
+    transaction.execute(sql).await?;
+    Ok(())
+}
+
 /// Counts everything again if a count is wrong. Returns how many were.
 pub(super) async fn repair(database: &Database) -> Result<u64, StoreError> {
     recount(database).await?;
@@ -352,9 +360,7 @@ pub(super) async fn repair(database: &Database) -> Result<u64, StoreError> {
     write_count_wrong(&mut sql);
     let wrong: i64 = transaction.fetch_all(sql).await?.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
     if wrong > 0 {
-        let mut sql = transaction.sql();
-        sql.push("INSERT INTO stale_counts SELECT column1, -1 FROM (VALUES ('forms'), ('groups'), ('users'), ('members')) AS all_counts");
-        transaction.execute(sql).await?;
+        note_all(&mut transaction).await?;
         recount_within(&mut transaction).await?;
     }
     transaction.commit().await?;

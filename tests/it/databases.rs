@@ -1,6 +1,7 @@
 //! Databases that are had in other ways than by one plain URL of a server: through a pooler, over IPv6 or a socket, with an
-//! extension in a schema of its own.
+//! extension in a schema of its own; restored and altered ones.
 
+mod altered;
 mod pooler;
 mod restored;
 mod shared;

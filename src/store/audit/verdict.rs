@@ -35,6 +35,8 @@ pub enum AuditVerdict {
         /// Its number.
         id: i64,
     },
+    /// The recorded end is missing, so rows may be missing at the end, or all of them.
+    EndMissing,
 }
 
 /// The part of the log that was verified.
@@ -61,14 +63,17 @@ impl Verified {
         Ok(())
     }
 
-    /// Compares the end of the rows with the recorded one.
-    fn end(&self, last: i64, digest: &[u8]) -> AuditVerdict {
+    /// Compares the end of the rows with the recorded one. Each token was created by a row, so an empty log of an account
+    /// with tokens has lost rows.
+    fn end(&self, last: i64, digest: &[u8], has_tokens: bool) -> AuditVerdict {
         if last > self.last {
             AuditVerdict::Missing { id: self.last + 1 }
         } else if last < self.last {
             AuditVerdict::Added { id: last + 1 }
         } else if digest != self.digest {
             AuditVerdict::Changed { id: last }
+        } else if last == 0 && has_tokens {
+            AuditVerdict::Missing { id: 1 }
         } else {
             AuditVerdict::Intact { rows: last.unsigned_abs() }
         }
@@ -87,18 +92,15 @@ impl Store {
         loop {
             let mut reader = self.database.reader().await?;
             let mut end = reader.sql();
-            end.push("SELECT last_id, digest FROM audit_state");
-            let end = match reader.fetch_optional(end).await? {
-                Some(row) => (row.get::<i64>(0)?, row.get::<Vec<u8>>(1)?),
-                None => (0, Vec::new()),
-            };
+            end.push("SELECT last_id, digest, EXISTS (SELECT 1 FROM tokens) FROM audit_state");
+            let Some(end) = reader.fetch_optional(end).await? else { return Ok(AuditVerdict::EndMissing) };
             let mut page = reader.sql();
             page.push("SELECT ").push(COLUMNS).push(" FROM audit_log WHERE id > ").bind(after);
             page.push(" ORDER BY id LIMIT ").bind(ROWS_A_PAGE);
             let rows = reader.fetch_all(page).await?;
             drop(reader);
             if rows.is_empty() {
-                return Ok(verified.end(end.0, &end.1));
+                return Ok(verified.end(end.get(0)?, &end.get::<Vec<u8>>(1)?, end.get(2)?));
             }
             for row in &rows {
                 let record = AuditRecord::read(row)?;

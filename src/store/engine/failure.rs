@@ -19,6 +19,12 @@ pub(super) fn is_stale_plan(error: &sqlx::Error) -> bool {
     postgres.is_some_and(|error| error.code() == "0A000" && error.routine() == Some("RevalidateCachedQuery"))
 }
 
+/// Whether a policy of row level security could hide rows of a table from this role. The message may be translated.
+pub(in crate::store) fn is_row_security(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(error) = error else { return false };
+    error.try_downcast_ref::<PgDatabaseError>().is_some_and(|error| error.routine() == Some("check_enable_rls"))
+}
+
 impl DatabaseFailure {
     /// The failure behind an error. None if the statement itself is at fault.
     pub(in crate::store) fn of(error: &sqlx::Error) -> Option<Self> {

@@ -339,6 +339,9 @@ fn postgres_address(server: &Arc<PostgresServer>, limit: Option<Duration>) -> Se
         // With the default of 4 MB, the bitmap of a keyword that a million submissions contain becomes lossy, and
         // every document on its pages is rechecked.
         ("work_mem", "32MB".to_owned()),
+        // A policy that hides rows is an error. Otherwise the rows would be missing in searches, and the change log would
+        // note that they were deleted.
+        ("row_security", "off".to_owned()),
         // Compiling the plan of a search takes as long as it saves.
         ("jit", "off".to_owned()),
         // Starting workers takes longer than most searches run, and one search would take the cores of many.

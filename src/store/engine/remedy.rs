@@ -12,6 +12,7 @@ use sqlx::migrate::MigrateError;
 use sqlx::postgres::PgDatabaseError;
 
 use super::error::StoreError;
+use super::failure::is_row_security;
 use super::location::DatabaseLocation;
 use super::pooler::is_lost_statement;
 use crate::store::schema::PLAIN_TABLES;
@@ -83,6 +84,7 @@ fn of_driver(error: &sqlx::Error, location: &DatabaseLocation, slug: &str) -> St
         return sqlite::of_error(error, file, slug).unwrap_or_else(|| otherwise(slug));
     }
     match error {
+        _ if is_row_security(error) => ROW_SECURITY.to_owned(),
         sqlx::Error::Database(database) => {
             let known = database.try_downcast_ref().and_then(|error| of_postgres(error, slug));
             known.unwrap_or_else(|| otherwise(slug))
@@ -145,6 +147,9 @@ fn of_postgres(error: &PgDatabaseError, slug: &str) -> Option<String> {
 
 /// How to install the extension that keyword searches need. A command follows.
 pub(in crate::store) const PG_TRGM: &str = "install the package of Postgres's contrib modules, run CREATE EXTENSION pg_trgm in this database as a superuser, then";
+
+/// What to do where a policy could hide rows from the role that serves.
+pub(in crate::store) const ROW_SECURITY: &str = "switch it off for these tables (ALTER TABLE … DISABLE ROW LEVEL SECURITY), or serve with the role that owns them or one with BYPASSRLS: a part of the rows would look like deletions";
 
 /// The remedy for a connection that could not be opened, or broke.
 fn of_connection(error: &io::Error, location: &DatabaseLocation, slug: &str) -> String {

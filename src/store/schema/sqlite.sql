@@ -522,8 +522,7 @@ CREATE TABLE listed_counts (
 ) STRICT, WITHOUT ROWID;
 
 -- The built-in group.
-INSERT INTO listed_counts (counted, key, status, listed)
-  VALUES ('groups', 9007199254740991 >> 10, '', 1), ('groups', -1, '', 1);
+INSERT INTO stale_counts VALUES ('groups', 9007199254740991 >> 10);
 
 -- 12. The change log: src/store/changes.rs
 

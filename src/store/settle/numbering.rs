@@ -168,7 +168,9 @@ impl Numbering {
     /// The transaction must be the only one to settle.
     pub(super) async fn begin(transaction: &mut Transaction, events: Events) -> Result<Self, StoreError> {
         let mut sql = transaction.sql();
-        sql.push("SELECT last_seq");
+        // A dump that is restored while triggers are disabled brings rows with later numbers.
+        sql.push("SELECT ").push_either("greatest", "max");
+        sql.push("(last_seq, coalesce((SELECT max(seq) FROM submission_changes), 0))");
         // The rows of a dump are dropped, and ours are not.
         sql.push_either(", set_config('formgate.numbers', 'on', true)", "").push(" FROM change_state");
         let rows = transaction.fetch_all(sql).await?;

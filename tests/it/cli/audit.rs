@@ -215,6 +215,21 @@ on_both_databases! {
         }
     }
 
+    async fn a_log_of_which_nothing_is_left_is_not_intact(engine: Engine) {
+        let missing = "row 1 of the audit log is missing";
+        let endless = "the end of the audit log is missing: the table audit_state is empty";
+        let empty = if engine == Engine::Sqlite { "X''" } else { "''" };
+        for (tampering, found) in [
+            ("DELETE FROM audit_log; DELETE FROM audit_state".to_owned(), endless),
+            ("DELETE FROM audit_state".to_owned(), endless),
+            (format!("DELETE FROM audit_log; UPDATE audit_state SET last_id = 0, digest = {empty}"), missing),
+        ] {
+            let site = three_tokens(engine);
+            tamper(&site, engine, &tampering).await;
+            assert_eq!(verify(&site), (1, format!("error: acme: {found}\n")), "{tampering}");
+        }
+    }
+
     async fn a_row_that_formgate_did_not_write_is_found(engine: Engine) {
         let copied = |id: &str| {
             format!(
