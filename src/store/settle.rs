@@ -22,6 +22,7 @@ mod keyword_indexes;
 mod numbering;
 mod options;
 mod overlay;
+mod placing;
 mod reading;
 mod repair;
 mod state;
@@ -295,6 +296,7 @@ async fn settle_in(
 ) -> Result<TakenNotes, StoreError> {
     let mut numbering = Numbering::begin(transaction, events).await?;
     let notes = Notes::take(transaction, max_notes).await?;
+    notes.place(transaction, &mut numbering).await?;
     notes.note_others(transaction, &mut numbering).await?;
     let ids: Vec<i64> = notes.submissions.keys().copied().collect();
     let (_, derived) = derive(transaction, &ids, &notes.submissions, until, &mut numbering).await?;

@@ -299,11 +299,12 @@ CREATE INDEX group_syncs_undoes ON group_syncs (undoes) WHERE undoes IS NOT NULL
 
 -- Writers only add notes, and formgate derives from committed rows later: src/store/settle.rs, src/store/totals.rs.
 
--- Submissions, and forms whose graduated changed. The SQLite of a writer may be too old for other ways to read the clock.
+-- Submissions, and forms whose graduated or place in the tree changed. The SQLite of a writer may be too old for other ways to read the clock.
 CREATE TABLE intake (
   submission_id INTEGER, -- that was written, or a part of it; NULL, with a NULL form_id: anything may have changed
   children INTEGER NOT NULL DEFAULT 0, -- whether its children may have to be listed, or no longer
-  form_id INTEGER, -- a form whose graduated changed
+  form_id INTEGER, -- a form whose graduated changed, unless placed is 1
+  placed INTEGER NOT NULL DEFAULT 0, -- whether the form was inserted, moved below another one or away from it, or deleted
   at INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
 ) STRICT;
 
@@ -345,6 +346,7 @@ CREATE TRIGGER forms_inserting BEFORE INSERT ON forms BEGIN
   INSERT INTO intake (form_id) SELECT id FROM forms WHERE id = NEW.id AND graduated <> NEW.graduated;
 END;
 CREATE TRIGGER forms_inserted AFTER INSERT ON forms BEGIN
+  INSERT INTO intake (form_id, placed) VALUES (NEW.id, 1);
   INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10);
 END;
 CREATE TRIGGER forms_updated AFTER UPDATE ON forms BEGIN
@@ -352,9 +354,12 @@ CREATE TRIGGER forms_updated AFTER UPDATE ON forms BEGIN
     FROM submissions c JOIN submissions p ON p.id = c.parent_id
     WHERE NEW.graduated > OLD.graduated AND p.form_id = NEW.id AND p.parent_id IS NOT NULL;
   INSERT INTO intake (form_id) SELECT NEW.id WHERE NEW.graduated <> OLD.graduated OR NEW.id <> OLD.id;
+  INSERT INTO intake (form_id, placed) SELECT NEW.id, 1 WHERE NEW.parent_id IS NOT OLD.parent_id OR NEW.id <> OLD.id;
+  INSERT INTO intake (form_id, placed) SELECT OLD.id, 1 WHERE NEW.id <> OLD.id;
   INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10), ('forms', OLD.id >> 10);
 END;
 CREATE TRIGGER forms_deleted AFTER DELETE ON forms BEGIN
+  INSERT INTO intake (form_id, placed) VALUES (OLD.id, 1);
   INSERT INTO stale_counts VALUES ('forms', OLD.id >> 10);
 END;
 
@@ -531,9 +536,28 @@ CREATE TABLE change_state (
   single INTEGER PRIMARY KEY DEFAULT 1,
   epoch TEXT NOT NULL, -- changes when the log begins again: older cursors then lead nowhere
   last_seq INTEGER NOT NULL, -- the last number that was given
-  forgotten_seq INTEGER NOT NULL DEFAULT 0 -- the last number of a deletion that is no longer kept
+  forgotten_seq INTEGER NOT NULL DEFAULT 0, -- the last number of a deletion that is no longer kept
+  unstamped_seq INTEGER NOT NULL DEFAULT 0 -- stamps of settlings with a lower last number are no longer kept
 ) STRICT;
 INSERT INTO change_state (epoch, last_seq) VALUES (lower(hex(randomblob(16))), 0);
+
+-- The last number of each settling that gave numbers, and a random stamp. A database that has lost its newest commits gives the
+-- same numbers again, with other stamps.
+CREATE TABLE change_stamps (
+  seq INTEGER PRIMARY KEY,
+  stamp INTEGER NOT NULL,
+  at INTEGER NOT NULL
+) STRICT;
+
+-- Where each form is in the tree, as formgate last saw it, and where it was since cursors are accepted.
+CREATE TABLE form_placements (
+  form_id INTEGER NOT NULL,
+  seq INTEGER NOT NULL, -- from this number on, it is below parent_id, or deleted
+  parent_id INTEGER,
+  deleted INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (form_id, seq)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX form_placements_seq ON form_placements (seq);
 
 -- What each submission showed when formgate last looked, and the numbers of its newest changes. Has a row for each submission
 -- that is no draft, and for deleted ones that were listed.
@@ -590,7 +614,9 @@ CREATE TABLE subscriptions (
   next_attempt_at INTEGER,
   last_success_at INTEGER,
   leased_by TEXT, -- the sender that delivers until leased_until: only it may write how far the subscription has got
-  leased_until INTEGER
+  leased_until INTEGER,
+  lost_deletions INTEGER NOT NULL DEFAULT 0, -- how many deletions were not delivered while the log kept them
+  lost_until INTEGER -- when the newest of these happened
 ) STRICT;
 CREATE UNIQUE INDEX subscriptions_triple ON subscriptions (target_url, event, coalesce(form_id, 0));
 
