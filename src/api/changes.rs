@@ -199,7 +199,7 @@ async fn read(
                 return Ok(read);
             };
             tokio::time::timeout(left, call.stopping.run_until_cancelled(reader.next_look())).await.ok();
-            if store.has_changes_after(&page.cursor).await? {
+            if store.has_changes_after(&page.cursor, &parameters.forms).await? {
                 break;
             }
         }

@@ -22,11 +22,11 @@ use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::engine::{Database, Retry};
-use super::settle::{Settled, Settler};
+use super::settle::{Settled, Settler, place_noted};
 use super::submissions::Submissions;
 use super::subscriptions::note_lost_deletions;
 use super::{Actor, AuditEntry, Store, StoreError, audit};
-use reading::{LogState, has_form_notes, read_page};
+use reading::{LogState, read_page};
 pub use stamps::LogMark;
 pub(super) use stamps::{stamp, write_is_in_log, write_stamp_of};
 
@@ -193,6 +193,9 @@ impl Store {
             if self.settle().await? == Settled::CannotWrite {
                 return Err(StoreError::Unsettled);
             }
+            if !forms.is_empty() {
+                place_noted(&self.database).await?;
+            }
             (read, _) = self.read_changes(from, forms, limit).await?;
             // Writes since then are not waited for.
             if !matches!(&read, ChangesRead::Page(page) if page.changes.is_empty() && page.has_more) {
@@ -218,7 +221,7 @@ impl Store {
         {
             return Ok((ChangesRead::Lost(lost), true));
         }
-        if !forms.is_empty() && !state.is_numbered && has_form_notes(&mut reader).await? {
+        if !forms.is_empty() && state.has_form_notes {
             let page = ChangePage { has_more: true, ..ChangePage::empty(start(from, &state)) };
             return Ok((ChangesRead::Page(page), false));
         }
@@ -260,14 +263,15 @@ impl Store {
         Arc::clone(&self.changes_waited_for).try_acquire_owned().ok()
     }
 
-    /// Whether something was noted that has no number yet, or the log is longer than up to a cursor.
+    /// Whether something was noted that has no number yet, or the log is longer than up to a cursor of some forms.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn has_changes_after(&self, cursor: &ChangeCursor) -> Result<bool, StoreError> {
+    pub async fn has_changes_after(&self, cursor: &ChangeCursor, forms: &[i64]) -> Result<bool, StoreError> {
         let mut reader = self.database.reader().await?;
         let state = LogState::read(&mut reader, &ChangesFrom::Cursor(cursor.clone())).await?;
-        Ok(!state.is_numbered || lost(cursor, &state).is_some() || state.last.seq != cursor.position)
+        let has_notes = !state.is_numbered || (state.has_form_notes && !forms.is_empty());
+        Ok(has_notes || lost(cursor, &state).is_some() || state.last.seq != cursor.position)
     }
 }
 
@@ -319,6 +323,7 @@ mod tests {
             stamp_of_seen,
             has_placements: false,
             is_numbered: true,
+            has_form_notes: false,
         };
         let lost_at = |epoch: &str, position, began, seen| {
             let seen = LogMark { seq: seen, stamp: 7 };

@@ -38,6 +38,7 @@ use tokio::time::timeout;
 
 pub(super) use intake::write_is_settled;
 pub(super) use overlay::Overlay;
+pub(super) use placing::place_noted;
 
 use super::engine::{Database, Retry, Transaction};
 use super::statement::Dialect;
@@ -225,6 +226,7 @@ pub(super) fn ran_out_of_time(error: &StoreError) -> bool {
 /// Settles all that was committed before this call.
 pub(super) async fn settle_all(database: &Database) -> Result<(), StoreError> {
     while !settle_some(database, FOR_A_COMMAND).await?.is_all {}
+    place_noted(database).await?;
     vacuum(database).await;
     changes::forget_old(database).await?;
     totals::recount(database).await?;
@@ -296,7 +298,6 @@ async fn settle_in(
 ) -> Result<TakenNotes, StoreError> {
     let mut numbering = Numbering::begin(transaction, events).await?;
     let notes = Notes::take(transaction, max_notes).await?;
-    notes.place(transaction, &mut numbering).await?;
     notes.note_others(transaction, &mut numbering).await?;
     let ids: Vec<i64> = notes.submissions.keys().copied().collect();
     let (_, derived) = derive(transaction, &ids, &notes.submissions, until, &mut numbering).await?;

@@ -36,6 +36,8 @@ pub(super) struct LogState {
     pub(super) has_placements: bool,
     /// Whether everything that was committed before has a number.
     pub(super) is_numbered: bool,
+    /// Whether forms were noted that may have been moved: then it is not known which forms are read.
+    pub(super) has_form_notes: bool,
 }
 
 /// A row of the log.
@@ -54,7 +56,7 @@ impl LogState {
         write_stamp_of_number(&mut sql, seen);
         sql.push(", EXISTS (SELECT 1 FROM form_placements WHERE seq > ").bind(seen).push("), ");
         write_is_settled(&mut sql);
-        sql.push(" FROM change_state");
+        sql.push(", EXISTS (SELECT 1 FROM form_notes) FROM change_state");
         let row = reader.fetch_one(sql).await?;
         Ok(Self {
             epoch: row.get(0)?,
@@ -64,15 +66,9 @@ impl LogState {
             stamp_of_seen: row.get(5)?,
             has_placements: row.get(6)?,
             is_numbered: row.get(7)?,
+            has_form_notes: row.get(8)?,
         })
     }
-}
-
-/// Whether something was noted about forms that has no number yet: then it is not known which forms are read.
-pub(super) async fn has_form_notes(reader: &mut PooledConnection) -> Result<bool, sqlx::Error> {
-    let mut sql = reader.sql();
-    sql.push("SELECT EXISTS (SELECT 1 FROM intake WHERE submission_id IS NULL)");
-    reader.fetch_one(sql).await?.get(0)
 }
 
 /// The page after a cursor.
@@ -137,7 +133,7 @@ async fn unnumbered_among(reader: &mut PooledConnection, entries: &[LogEntry]) -
     sql.push(" UNION SELECT s.id FROM intake n JOIN submissions s ON s.parent_id = n.submission_id WHERE n.children ");
     sql.push("AND s.id").in_ids(&ids);
     // A note about a form, or everything.
-    sql.push(" UNION SELECT NULL FROM intake WHERE submission_id IS NULL AND NOT placed");
+    sql.push(" UNION SELECT NULL FROM intake WHERE submission_id IS NULL");
     let rows = reader.fetch_all(sql).await?;
     let found: HashSet<Option<i64>> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
     Ok(if found.contains(&None) { ids.into_iter().collect() } else { found.into_iter().flatten().collect() })

@@ -481,15 +481,19 @@ CREATE TABLE intake (
   submission_id bigint,
   children boolean NOT NULL DEFAULT false,
   form_id bigint,
-  placed boolean NOT NULL DEFAULT false,
   at timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE intake IS 'Notes about submissions that were written, and forms whose graduated or place in the tree changed. Triggers add them, and formgate removes them once it has derived from them.';
+COMMENT ON TABLE intake IS 'Notes about submissions that were written, and forms whose graduated changed. Triggers add them, and formgate removes them once it has derived from them.';
 COMMENT ON COLUMN intake.submission_id IS 'A submission that was written, or a part of it. Null, with a null form_id: anything may have changed.';
 COMMENT ON COLUMN intake.children IS 'Whether its children may have to be listed, or no longer.';
-COMMENT ON COLUMN intake.form_id IS 'A form whose graduated changed, unless placed is true.';
-COMMENT ON COLUMN intake.placed IS 'Whether the form was inserted, moved below another one or away from it, or deleted.';
+COMMENT ON COLUMN intake.form_id IS 'A form whose graduated changed.';
 COMMENT ON COLUMN intake.at IS 'When it was written, by the clock of the server. Its transaction may commit much later.';
+
+CREATE TABLE form_notes (
+  form_id bigint
+);
+ALTER TABLE form_notes REPLICA IDENTITY FULL;
+COMMENT ON TABLE form_notes IS 'Forms that were inserted, deleted, or moved in the tree, for readers of single forms: src/store/settle/placing.rs. Null: any form may have been.';
 
 CREATE TABLE stale_counts (
   counted text NOT NULL CHECK (counted IN ('forms', 'groups', 'users', 'members')),
@@ -539,10 +543,10 @@ COMMENT ON FUNCTION formgate_note_part IS 'Notes the submission that a written a
 CREATE FUNCTION formgate_note_form() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
   IF TG_OP = 'INSERT' THEN
-    INSERT INTO intake (form_id, placed) VALUES (NEW.id, true);
+    INSERT INTO form_notes VALUES (NEW.id);
     INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10);
   ELSIF TG_OP = 'DELETE' THEN
-    INSERT INTO intake (form_id, placed) VALUES (OLD.id, true);
+    INSERT INTO form_notes VALUES (OLD.id);
     INSERT INTO stale_counts VALUES ('forms', OLD.id >> 10);
   ELSE
     IF NEW.graduated <> OLD.graduated THEN
@@ -550,14 +554,14 @@ BEGIN
       PERFORM pg_stat_force_next_flush();
     END IF;
     IF (NEW.id, NEW.parent_id) IS DISTINCT FROM (OLD.id, OLD.parent_id) THEN
-      INSERT INTO intake (form_id, placed) VALUES (NEW.id, true);
+      INSERT INTO form_notes VALUES (NEW.id);
       PERFORM pg_stat_force_next_flush();
     END IF;
     IF (NEW.id, NEW.disabled, NEW.parent_id) IS DISTINCT FROM (OLD.id, OLD.disabled, OLD.parent_id) THEN
       INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10);
     END IF;
     IF NEW.id <> OLD.id THEN
-      INSERT INTO intake (form_id, placed) VALUES (OLD.id, true);
+      INSERT INTO form_notes VALUES (OLD.id);
       INSERT INTO stale_counts VALUES ('forms', OLD.id >> 10);
     END IF;
   END IF;

@@ -299,13 +299,17 @@ CREATE INDEX group_syncs_undoes ON group_syncs (undoes) WHERE undoes IS NOT NULL
 
 -- Writers only add notes, and formgate derives from committed rows later: src/store/settle.rs, src/store/totals.rs.
 
--- Submissions, and forms whose graduated or place in the tree changed. The SQLite of a writer may be too old for other ways to read the clock.
+-- Submissions, and forms whose graduated changed. The SQLite of a writer may be too old for other ways to read the clock.
 CREATE TABLE intake (
   submission_id INTEGER, -- that was written, or a part of it; NULL, with a NULL form_id: anything may have changed
   children INTEGER NOT NULL DEFAULT 0, -- whether its children may have to be listed, or no longer
-  form_id INTEGER, -- a form whose graduated changed, unless placed is 1
-  placed INTEGER NOT NULL DEFAULT 0, -- whether the form was inserted, moved below another one or away from it, or deleted
+  form_id INTEGER, -- a form whose graduated changed
   at INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+) STRICT;
+
+-- Forms that were inserted, deleted, or moved in the tree, for readers of single forms: src/store/settle/placing.rs.
+CREATE TABLE form_notes (
+  form_id INTEGER -- NULL: any form may have been
 ) STRICT;
 
 -- Counts of listed_counts that may be wrong. A list counts these itself, until formgate has counted them again. So a note that
@@ -346,7 +350,7 @@ CREATE TRIGGER forms_inserting BEFORE INSERT ON forms BEGIN
   INSERT INTO intake (form_id) SELECT id FROM forms WHERE id = NEW.id AND graduated <> NEW.graduated;
 END;
 CREATE TRIGGER forms_inserted AFTER INSERT ON forms BEGIN
-  INSERT INTO intake (form_id, placed) VALUES (NEW.id, 1);
+  INSERT INTO form_notes VALUES (NEW.id);
   INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10);
 END;
 CREATE TRIGGER forms_updated AFTER UPDATE ON forms BEGIN
@@ -354,12 +358,12 @@ CREATE TRIGGER forms_updated AFTER UPDATE ON forms BEGIN
     FROM submissions c JOIN submissions p ON p.id = c.parent_id
     WHERE NEW.graduated > OLD.graduated AND p.form_id = NEW.id AND p.parent_id IS NOT NULL;
   INSERT INTO intake (form_id) SELECT NEW.id WHERE NEW.graduated <> OLD.graduated OR NEW.id <> OLD.id;
-  INSERT INTO intake (form_id, placed) SELECT NEW.id, 1 WHERE NEW.parent_id IS NOT OLD.parent_id OR NEW.id <> OLD.id;
-  INSERT INTO intake (form_id, placed) SELECT OLD.id, 1 WHERE NEW.id <> OLD.id;
+  INSERT INTO form_notes SELECT NEW.id WHERE NEW.parent_id IS NOT OLD.parent_id OR NEW.id <> OLD.id;
+  INSERT INTO form_notes SELECT OLD.id WHERE NEW.id <> OLD.id;
   INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10), ('forms', OLD.id >> 10);
 END;
 CREATE TRIGGER forms_deleted AFTER DELETE ON forms BEGIN
-  INSERT INTO intake (form_id, placed) VALUES (OLD.id, 1);
+  INSERT INTO form_notes VALUES (OLD.id);
   INSERT INTO stale_counts VALUES ('forms', OLD.id >> 10);
 END;
 

@@ -67,7 +67,7 @@ async fn noted_among(reader: &mut PooledConnection, submissions: &HashSet<i64>) 
     }
     let ids: Vec<i64> = submissions.iter().copied().collect();
     let mut sql = reader.sql();
-    sql.push("SELECT CASE WHEN EXISTS (SELECT 1 FROM intake WHERE submission_id IS NULL AND NOT placed) ");
+    sql.push("SELECT CASE WHEN EXISTS (SELECT 1 FROM intake WHERE submission_id IS NULL) ");
     sql.push("THEN NULL ELSE (SELECT count(DISTINCT submission_id) FROM intake WHERE submission_id");
     sql.in_ids(&ids).push(") END");
     let noted: Option<i64> = reader.fetch_one(sql).await?.get(0)?;

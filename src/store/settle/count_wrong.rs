@@ -35,8 +35,8 @@ impl Store {
         sql.push("UNION SELECT id FROM (SELECT * FROM wanted_log EXCEPT SELECT * FROM stored_log) AS e ");
         sql.push("UNION SELECT id FROM (SELECT * FROM stored_log EXCEPT SELECT * FROM wanted_log) AS f) ");
         // Such notes affect submissions that they don't name.
-        sql.push("SELECT CASE WHEN EXISTS (SELECT 1 FROM intake WHERE submission_id IS NULL AND NOT placed OR children) THEN 0 ELSE ");
-        sql.push("(SELECT count(*) FROM wrong WHERE id NOT IN (SELECT submission_id FROM intake WHERE NOT placed)) + CASE WHEN ");
+        sql.push("SELECT CASE WHEN EXISTS (SELECT 1 FROM intake WHERE submission_id IS NULL OR children) THEN 0 ELSE ");
+        sql.push("(SELECT count(*) FROM wrong WHERE id NOT IN (SELECT submission_id FROM intake)) + CASE WHEN ");
         sql.push("(SELECT coalesce(sum(listed), 0) FROM listed_counts WHERE counted = 'form') = (SELECT count(*) FROM stored) ");
         sql.push("THEN 0 ELSE 1 END END");
         let wrong: i64 = reader.fetch_one(sql).await?.get(0)?;

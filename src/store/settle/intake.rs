@@ -1,15 +1,14 @@
 //! The table `intake`: notes of writers about what they changed.
 //!
-//! A note names a submission (and its children, if they may be affected), a form (whose `graduated` or place in the tree
-//! changed), or everything.
+//! A note names a submission (and its children, if they may be affected), a form, or everything.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
 use super::counts;
 use super::numbering::Numbering;
-use super::placing::Placed;
+use super::placing::note_forms;
 use crate::store::StoreError;
 use crate::store::engine::{PooledConnection, Transaction};
 use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Row, Sql, TableSpec};
@@ -47,8 +46,6 @@ pub(super) struct Notes {
     parents: Vec<i64>,
     /// Forms whose `graduated` changed.
     forms: Vec<i64>,
-    /// Forms whose place in the tree may have changed.
-    placed: BTreeSet<i64>,
     everything: bool,
 }
 
@@ -74,7 +71,7 @@ impl Notes {
             "DELETE FROM intake WHERE ctid = ANY (ARRAY (SELECT ctid FROM intake LIMIT ",
             "DELETE FROM intake WHERE rowid IN (SELECT rowid FROM intake LIMIT ",
         );
-        sql.bind(max_notes).push_either("))", ")").push(" RETURNING submission_id, children, form_id, at, placed");
+        sql.bind(max_notes).push_either("))", ")").push(" RETURNING submission_id, children, form_id, at");
         transaction.fetch_each(sql, &mut |row| notes.add(&row)).await?;
         Ok(notes)
     }
@@ -90,7 +87,6 @@ impl Notes {
                     self.parents.push(id);
                 }
             }
-            (None, Some(form)) if row.get(4)? => _ = self.placed.insert(form),
             (None, Some(form)) => self.forms.push(form),
             (None, None) => self.everything = true,
         }
@@ -113,16 +109,6 @@ impl Notes {
     /// Whether these notes affect submissions that they don't name.
     pub(super) fn may_affect_others(&self) -> bool {
         self.everything || !self.parents.is_empty() || !self.forms.is_empty()
-    }
-
-    /// Notes where the forms are in the tree.
-    pub(super) async fn place(
-        &self,
-        transaction: &mut Transaction,
-        numbering: &mut Numbering,
-    ) -> Result<(), StoreError> {
-        let forms = if self.everything { Placed::All } else { Placed::These(&self.placed) };
-        numbering.place(transaction, forms).await
     }
 
     /// Adds notes for the submissions that these notes affect indirectly: children, and children of a form's
@@ -151,6 +137,7 @@ impl Notes {
 
 /// Adds a note for every submission. If there is none, deletes all derived rows, and the change log begins again.
 async fn note_everything(transaction: &mut Transaction, numbering: &mut Numbering) -> Result<(), StoreError> {
+    note_forms(transaction).await?;
     let mut sql = transaction.sql();
     sql.push(NO_SUBMISSIONS);
     let rows = transaction.fetch_all(sql).await?;
@@ -205,7 +192,7 @@ pub(super) async fn noted(reader: &mut PooledConnection, max_notes: i64) -> Resu
     let mut sql = reader.sql();
     sql.push("SELECT submission_id FROM intake WHERE submission_id IS NOT NULL ");
     sql.push("UNION SELECT c.id FROM intake i JOIN submissions c ON c.parent_id = i.submission_id WHERE i.children ");
-    sql.push("UNION SELECT c.id FROM intake i JOIN submissions p ON p.form_id = i.form_id AND NOT i.placed ");
+    sql.push("UNION SELECT c.id FROM intake i JOIN submissions p ON p.form_id = i.form_id ");
     sql.push("JOIN submissions c ON c.parent_id = p.id ");
     sql.push("UNION SELECT every.id FROM (SELECT 1 FROM intake WHERE submission_id IS NULL AND form_id IS NULL LIMIT 1) AS e ");
     sql.push("CROSS JOIN (").push(EVERY_ID).push(") AS every LIMIT ").bind(max_notes);

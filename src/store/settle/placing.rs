@@ -1,14 +1,16 @@
 //! Notes in the change log where forms are in the tree, so that readers of single forms learn that their set of forms
 //! changed: [`crate::store::changes`].
 //!
-//! As with submissions, what is there is compared with what was there when formgate looked before, so notes may be written
-//! for nothing or in any order.
+//! Writers note forms in a table of their own, since only such readers need to know, and searches don't wait for it. As with
+//! submissions, what is there is compared with what was there when formgate looked before, so notes may be written for
+//! nothing or in any order.
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::numbering::Numbering;
+use super::Settler;
+use super::numbering::{Events, Numbering};
 use crate::store::StoreError;
-use crate::store::engine::Transaction;
+use crate::store::engine::{Database, Transaction};
 use crate::store::statement::{JsonRows, TableSpec};
 
 const PLACEMENTS: TableSpec = TableSpec {
@@ -62,9 +64,9 @@ impl Numbering {
             if known.unwrap_or(None) == place {
                 continue;
             }
-            // A form that was inserted takes none: it has no submissions before that number.
+            // One that is seen for the first time may have been there for long.
             takes_number |= known.is_some();
-            rows.push(&(form, number, place.flatten(), place.is_none()));
+            rows.push(&(form, if known.is_some() { number } else { 0 }, place.flatten(), place.is_none()));
         }
         PLACEMENTS.upsert(transaction, &rows).await?;
         if takes_number {
@@ -72,4 +74,27 @@ impl Numbering {
         }
         Ok(())
     }
+}
+
+/// Notes that any form may have been moved.
+pub(super) async fn note_forms(transaction: &mut Transaction) -> Result<(), StoreError> {
+    let mut sql = transaction.sql();
+    sql.push("INSERT INTO form_notes (form_id) VALUES (NULL)");
+    transaction.execute(sql).await?;
+    Ok(())
+}
+
+/// Looks where the forms are that writers have noted.
+pub(in crate::store) async fn place_noted(database: &Database) -> Result<(), StoreError> {
+    let mut transaction = Settler::begin_for_a_request(database).await?;
+    let mut numbering = Numbering::begin(&mut transaction, Events::Sent).await?;
+    let mut sql = transaction.sql();
+    sql.push("DELETE FROM form_notes RETURNING form_id");
+    let rows = transaction.fetch_all(sql).await?;
+    let noted: BTreeSet<Option<i64>> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
+    let forms: BTreeSet<i64> = noted.iter().copied().flatten().collect();
+    let placed = if noted.contains(&None) { Placed::All } else { Placed::These(&forms) };
+    numbering.place(&mut transaction, placed).await?;
+    numbering.end(&mut transaction).await?;
+    Ok(transaction.commit().await?)
 }

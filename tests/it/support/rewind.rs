@@ -4,7 +4,7 @@
 use super::database::Database;
 
 /// What goes back, in the order in which rows may be inserted. Search tables are derived again.
-const TABLES: [&str; 8] = [
+const TABLES: [&str; 9] = [
     "submissions",
     "answers",
     "submission_labels",
@@ -12,6 +12,7 @@ const TABLES: [&str; 8] = [
     "submission_moves",
     "change_stamps",
     "form_placements",
+    "form_notes",
     "intake",
 ];
 
@@ -52,8 +53,8 @@ impl<'d> Rewind<'d> {
         }
         for table in TABLES {
             // The triggers note what is inserted, but the kept notes were all.
-            if table == "intake" {
-                text += "DELETE FROM intake; ";
+            if ["intake", "form_notes"].contains(&table) {
+                text += &format!("DELETE FROM {table}; ");
             }
             text += &format!("INSERT INTO {table} SELECT * FROM kept_{table}; ");
         }

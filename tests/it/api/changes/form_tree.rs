@@ -71,7 +71,7 @@ on_both_databases! {
         database.execute(&insert(engine, 1, "3, NULL, FALSE")).await;
         let here = cursor(&account.client, "&forms=1").await;
         // As if the triggers were disabled.
-        database.execute("BEGIN; UPDATE forms SET parent_id = NULL WHERE id = 3; DELETE FROM intake; COMMIT").await;
+        database.execute("BEGIN; UPDATE forms SET parent_id = NULL WHERE id = 3; DELETE FROM form_notes; COMMIT").await;
         account.reindex();
         let (status, body) = refused(&account.client, &format!("forms=1&cursor={here}")).await;
         assert_eq!((status, &body["reason"]), (410, &json!("reset")), "{body}");
