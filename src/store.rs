@@ -62,7 +62,9 @@ pub use admin_links::{AdminLink, AdminRole};
 pub use admin_overview::{TokenCounts, TokenFilter};
 pub use admin_sessions::{AdminSession, EndedSessions, NewAdminSession};
 pub use audit::{Actor, AuditEntry, AuditFilter, AuditRecord, AuditSource, AuditVerdict, Identity};
-pub use changes::{Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom, ChangesRead, LostCursor, WaitingEvents};
+pub use changes::{
+    Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom, ChangesRead, LogMark, LostCursor, WaitingEvents,
+};
 pub use concerns::DatabaseConcern;
 #[cfg(test)]
 pub(crate) use engine::raw;

@@ -49,6 +49,9 @@ struct WebhookRow {
     failing_since: Option<Moment>,
     next_attempt: Option<Moment>,
     last_success: Option<Moment>,
+    /// How many deletions it was not sent while they were kept, and when the newest happened.
+    lost: u64,
+    lost_until: Option<Moment>,
 }
 
 impl WebhookRow {
@@ -66,6 +69,8 @@ impl WebhookRow {
             failing_since: subscription.failing_since.map(moment),
             next_attempt: subscription.next_attempt_at.map(moment),
             last_success: subscription.last_success_at.map(moment),
+            lost: subscription.lost_deletions,
+            lost_until: subscription.lost_until.map(moment),
         }
     }
 

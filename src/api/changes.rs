@@ -17,7 +17,7 @@ use super::{Call, page, query, store};
 use crate::error::{Faults, LostChanges, Refusal};
 use crate::gate::Admitted;
 use crate::reply::{Reply, WHOLE_BYTES};
-use crate::store::{ChangeCursor, ChangePage, ChangesFrom, ChangesRead, LostCursor, Store};
+use crate::store::{ChangeCursor, ChangePage, ChangesFrom, ChangesRead, LogMark, LostCursor, Store};
 
 /// How many changes a page has unless the request says otherwise, and at most.
 ///
@@ -102,11 +102,11 @@ fn forms_digest(forms: &[i64]) -> [u8; 8] {
     *digest.finalize().first_chunk().expect("SHA-256 has 32 bytes")
 }
 
-/// The text of a cursor: 16 bytes of the epoch, three numbers, the digest of the forms, a checksum.
+/// The text of a cursor: 16 bytes of the epoch, five numbers, the digest of the forms, a checksum.
 pub(super) fn cursor_text(cursor: &ChangeCursor, forms: &[i64]) -> String {
     let epoch = u128::from_str_radix(&cursor.epoch, 16).unwrap_or_default();
     let mut bytes = epoch.to_be_bytes().to_vec();
-    for number in [cursor.position, cursor.base, cursor.began] {
+    for number in [cursor.position, cursor.base, cursor.began, cursor.seen.seq, cursor.seen.stamp] {
         bytes.extend(number.to_be_bytes());
     }
     bytes.extend(forms_digest(forms));
@@ -114,7 +114,8 @@ pub(super) fn cursor_text(cursor: &ChangeCursor, forms: &[i64]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// A cursor and the digest of its forms. None if it is not the text of one.
+/// A cursor and the digest of its forms. None if it is not the text of one. One that a version without stamps handed out is
+/// of no log.
 pub(super) fn read_cursor(text: &str) -> Option<(ChangeCursor, [u8; 8])> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
     let (rest, checksum) = bytes.split_last_chunk::<4>()?;
@@ -122,14 +123,20 @@ pub(super) fn read_cursor(text: &str) -> Option<(ChangeCursor, [u8; 8])> {
         return None;
     }
     let (epoch, rest) = rest.split_first_chunk::<16>()?;
-    let (numbers, forms) = rest.split_first_chunk::<24>()?;
-    let number = |at: usize| numbers[8 * at..].first_chunk().map(|bytes| i64::from_be_bytes(*bytes));
-    let [position, base, began] = [number(0)?, number(1)?, number(2)?];
-    if position < 0 || base < 0 || began < 0 {
-        return None;
-    }
+    let (numbers, forms) = rest.split_last_chunk::<8>()?;
+    let numbers: Vec<i64> = numbers.as_chunks().0.iter().map(|bytes| i64::from_be_bytes(*bytes)).collect();
     let epoch = format!("{:032x}", u128::from_be_bytes(*epoch));
-    Some((ChangeCursor { epoch, position, base, began }, *forms.as_array()?))
+    let cursor = match numbers[..] {
+        [position, base, began, seq, stamp] if rest.len() == 48 && seq >= 0 => {
+            ChangeCursor { epoch, position, base, began, seen: LogMark { seq, stamp } }
+        }
+        [position, base, began] if rest.len() == 32 => {
+            ChangeCursor { epoch: String::new(), position, base, began, seen: LogMark::default() }
+        }
+        _ => return None,
+    };
+    let is_valid = cursor.position >= 0 && cursor.base >= 0 && cursor.began >= 0;
+    is_valid.then_some((cursor, *forms))
 }
 
 pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
@@ -192,7 +199,7 @@ async fn read(
                 return Ok(read);
             };
             tokio::time::timeout(left, call.stopping.run_until_cancelled(reader.next_look())).await.ok();
-            if store.has_changes_after(&page.cursor).await? {
+            if store.has_changes_after(&page.cursor, &parameters.forms).await? {
                 break;
             }
         }
@@ -203,7 +210,7 @@ async fn read(
 fn lost_changes(call: &Call<'_>, lost: LostCursor) -> Refusal {
     let (reason, message) = match lost {
         LostCursor::Expired => ("expired", "The cursor is too old: begin again."),
-        LostCursor::Reset => ("reset", "The cursor is of another log: begin again."),
+        LostCursor::Reset => ("reset", "The cursor is of another log, or a form was moved in the tree: begin again."),
         LostCursor::Ahead => ("ahead", "The cursor is ahead of the log, which was restored: begin again."),
     };
     let others = query::without(call, "cursor");
@@ -217,7 +224,8 @@ mod tests {
     use super::*;
 
     fn cursor() -> ChangeCursor {
-        ChangeCursor { epoch: format!("{:032x}", 7), position: 12, base: 3, began: 5 }
+        let seen = LogMark { seq: 13, stamp: -9 };
+        ChangeCursor { epoch: format!("{:032x}", 7), position: 12, base: 3, began: 5, seen }
     }
 
     #[test]
@@ -225,6 +233,16 @@ mod tests {
         let text = cursor_text(&cursor(), &[1, 2]);
         assert_eq!(read_cursor(&text), Some((cursor(), forms_digest(&[1, 2]))));
         assert_ne!(forms_digest(&[1, 2]), forms_digest(&[1]));
+    }
+
+    #[test]
+    fn a_cursor_of_a_version_without_stamps_is_one_of_no_log() {
+        let mut bytes = URL_SAFE_NO_PAD.decode(cursor_text(&cursor(), &[1])).expect("it is the text of a cursor");
+        bytes.truncate(bytes.len() - 4);
+        bytes.drain(40..56);
+        bytes.extend(CHECKSUM.checksum(&bytes).to_be_bytes());
+        let (read, forms) = read_cursor(&URL_SAFE_NO_PAD.encode(bytes)).expect("it is the text of a cursor");
+        assert_eq!((read.epoch.as_str(), read.position, forms), ("", 12, forms_digest(&[1])));
     }
 
     #[test]

@@ -65,6 +65,8 @@ struct SubscriptionJson {
     next_attempt_at: Option<Rfc3339Micros>,
     pending: u64,
     last_success_at: Option<Rfc3339Micros>,
+    lost_deletions: u64,
+    lost_until: Option<Rfc3339Micros>,
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
 }
@@ -83,6 +85,8 @@ impl From<Subscription> for SubscriptionJson {
             next_attempt_at: subscription.next_attempt_at.map(Rfc3339Micros),
             pending: subscription.pending,
             last_success_at: subscription.last_success_at.map(Rfc3339Micros),
+            lost_deletions: subscription.lost_deletions,
+            lost_until: subscription.lost_until.map(Rfc3339Micros),
             secret: None,
         }
     }

@@ -6,8 +6,13 @@
 //! A reader keeps a [`ChangeCursor`]. Everything that was committed before a read has a number when the read begins, so
 //! a page after which nothing follows is complete. A page ends before a submission that shows something without a
 //! number: if that was taken back before it got one, the reader would never learn of it.
+//!
+//! A cursor also keeps the end of the log of its page, with its stamp: a page leaves out what has a later number, so if the
+//! database loses that number, the reader has missed something, however far it had read.
 
+mod form_tree;
 mod reading;
+mod stamps;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +22,13 @@ use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::engine::{Database, Retry};
-use super::settle::{Settled, Settler, settle_all};
+use super::settle::{Settled, Settler, place_noted, settle_all};
 use super::submissions::Submissions;
+use super::subscriptions::note_lost_deletions;
 use super::{Actor, AuditEntry, Store, StoreError, audit};
 use reading::{LogState, read_page};
+pub use stamps::LogMark;
+pub(super) use stamps::{stamp, write_is_in_log, write_stamp_of};
 
 /// How long the log keeps a deletion. A reader that was away for longer has to begin again.
 ///
@@ -74,6 +82,15 @@ pub struct ChangeCursor {
     pub base: i64,
     /// The end of the log when the reader began. Deletions up to there don't concern it.
     pub began: i64,
+    /// The end of the log when the reader read last.
+    pub seen: LogMark,
+}
+
+impl ChangeCursor {
+    /// The one after a change, for whom has all up to there.
+    pub(super) fn after(epoch: String, change: LogMark) -> Self {
+        Self { epoch, position: change.seq, base: change.seq, began: change.seq, seen: change }
+    }
 }
 
 /// From where on changes are read.
@@ -90,7 +107,7 @@ pub enum ChangesFrom {
 /// What happened to a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It is listed, and was not when the reader last was at the end of the log.
+    /// It is listed, in one of the forms that are read, and was not when the reader last was at the end of the log.
     Created,
     /// It shows something else, or other filters match.
     Updated,
@@ -138,13 +155,14 @@ pub enum ChangesRead {
 pub enum LostCursor {
     /// Deletions that it has not seen are no longer kept.
     Expired,
-    /// It is of another database, or the log has begun again since.
+    /// It is of another database, the log has begun again or goes on otherwise since, or other forms are read now, because one
+    /// was moved in the tree.
     Reset,
     /// The log has not got as far: an older state was restored.
     Ahead,
 }
 
-/// Removes the deletions that are no longer kept, and notes how far they went.
+/// Removes the deletions and the stamps that are no longer kept, and notes how far they went.
 pub(super) async fn forget_old(database: &Database) -> Result<(), StoreError> {
     const OLD_DELETIONS: &str = " FROM submission_changes WHERE deleted AND shown_in = submission_id AND changed_at < ";
     const OLD_MOVES: &str = " FROM submission_moves WHERE changed_at < ";
@@ -153,6 +171,7 @@ pub(super) async fn forget_old(database: &Database) -> Result<(), StoreError> {
     }
     let until = Timestamp::now() - KEPT;
     let mut transaction = Settler::begin_for_a_command(database).await?;
+    note_lost_deletions(&mut transaction, until).await?;
     let mut sql = transaction.sql();
     sql.push(
         "UPDATE change_state SET forgotten_seq = (SELECT max(seq) FROM (SELECT forgotten_seq AS seq FROM change_state ",
@@ -165,6 +184,7 @@ pub(super) async fn forget_old(database: &Database) -> Result<(), StoreError> {
         sql.push("DELETE").push(old).bind(until);
         transaction.execute(sql).await?;
     }
+    stamps::forget(&mut transaction, until).await?;
     Ok(transaction.commit().await?)
 }
 
@@ -199,6 +219,9 @@ impl Store {
             if self.settle().await? == Settled::CannotWrite {
                 return Err(StoreError::Unsettled);
             }
+            if !forms.is_empty() {
+                place_noted(&self.database).await?;
+            }
             (read, _) = self.read_changes(from, forms, limit).await?;
             // Writes since then are not waited for.
             if !matches!(&read, ChangesRead::Page(page) if page.changes.is_empty() && page.has_more) {
@@ -218,13 +241,27 @@ impl Store {
         let mut reader = self.database.reader().await?;
         // The log and the submissions as of one instant.
         reader.begin_reading().await?;
-        let state = LogState::read(&mut reader).await?;
-        let cursor = match start(from, &state) {
-            Ok(cursor) => cursor,
-            Err(lost) => return Ok((ChangesRead::Lost(lost), true)),
-        };
+        let state = LogState::read(&mut reader, from).await?;
+        if let ChangesFrom::Cursor(cursor) = from
+            && let Some(lost) = lost(cursor, &state)
+        {
+            return Ok((ChangesRead::Lost(lost), true));
+        }
+        if !forms.is_empty() && state.has_form_notes {
+            let page = ChangePage { has_more: true, ..ChangePage::empty(start(from, &state)) };
+            return Ok((ChangesRead::Page(page), false));
+        }
+        if let ChangesFrom::Cursor(cursor) = from
+            && !forms.is_empty()
+            && state.has_placements
+            && form_tree::has_changed(&mut reader, forms, cursor.seen.seq, cursor.position).await?
+        {
+            return Ok((ChangesRead::Lost(LostCursor::Reset), true));
+        }
+        let mut cursor = start(from, &state);
+        cursor.seen = state.last;
         let page = if *from == ChangesFrom::Now {
-            ChangePage { changes: Vec::new(), submissions: Submissions::default(), cursor, has_more: false }
+            ChangePage::empty(cursor)
         } else {
             read_page(&mut reader, cursor, &state, forms, limit).await?
         };
@@ -260,27 +297,49 @@ impl Store {
         Arc::clone(&self.changes_waited_for).try_acquire_owned().ok()
     }
 
-    /// Whether something was noted that has no number yet, or the log is longer than up to a cursor.
+    /// Whether something was noted that has no number yet, or the log is longer than up to a cursor of some forms.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn has_changes_after(&self, cursor: &ChangeCursor) -> Result<bool, StoreError> {
+    pub async fn has_changes_after(&self, cursor: &ChangeCursor, forms: &[i64]) -> Result<bool, StoreError> {
         let mut reader = self.database.reader().await?;
-        let state = LogState::read(&mut reader).await?;
-        Ok(!state.is_numbered || state.epoch != cursor.epoch || state.last != cursor.position)
+        let state = LogState::read(&mut reader, &ChangesFrom::Cursor(cursor.clone())).await?;
+        let has_notes = !state.is_numbered || (state.has_form_notes && !forms.is_empty());
+        Ok(has_notes || lost(cursor, &state).is_some() || state.last.seq != cursor.position)
     }
 }
 
-/// Where reading starts.
-fn start(from: &ChangesFrom, state: &LogState) -> Result<ChangeCursor, LostCursor> {
-    let LogState { epoch, last, forgotten, .. } = state;
+impl ChangePage {
+    fn empty(cursor: ChangeCursor) -> Self {
+        Self { changes: Vec::new(), submissions: Submissions::default(), cursor, has_more: false }
+    }
+}
+
+/// Why a cursor leads nowhere, if it does not.
+fn lost(cursor: &ChangeCursor, state: &LogState) -> Option<LostCursor> {
+    let ChangeCursor { epoch, position, began, seen, .. } = cursor;
+    if *epoch != state.epoch {
+        Some(LostCursor::Reset)
+    } else if seen.seq > state.last.seq {
+        Some(LostCursor::Ahead)
+    } else if seen.seq < state.unstamped {
+        Some(LostCursor::Expired)
+    } else if seen.seq > 0 && seen.stamp != state.stamp_of_seen {
+        Some(LostCursor::Reset)
+    } else {
+        (state.forgotten > *position.max(began)).then_some(LostCursor::Expired)
+    }
+}
+
+/// Where reading starts, if it is not lost.
+fn start(from: &ChangesFrom, state: &LogState) -> ChangeCursor {
+    let last = state.last.seq;
+    let new =
+        |position| ChangeCursor { epoch: state.epoch.clone(), position, base: position, began: last, seen: state.last };
     match from {
-        ChangesFrom::Beginning => Ok(ChangeCursor { epoch: epoch.clone(), position: 0, base: 0, began: *last }),
-        ChangesFrom::Now => Ok(ChangeCursor { epoch: epoch.clone(), position: *last, base: *last, began: *last }),
-        ChangesFrom::Cursor(cursor) if cursor.epoch != *epoch => Err(LostCursor::Reset),
-        ChangesFrom::Cursor(cursor) if cursor.position.max(cursor.began) > *last => Err(LostCursor::Ahead),
-        ChangesFrom::Cursor(cursor) if *forgotten > cursor.position.max(cursor.began) => Err(LostCursor::Expired),
-        ChangesFrom::Cursor(cursor) => Ok(cursor.clone()),
+        ChangesFrom::Beginning => new(0),
+        ChangesFrom::Now => new(last),
+        ChangesFrom::Cursor(cursor) => cursor.clone(),
     }
 }
 
@@ -290,17 +349,30 @@ mod tests {
 
     #[test]
     fn a_cursor_is_lost_if_the_log_can_not_be_followed_from_it() {
-        let state = LogState { epoch: "a".into(), last: 20, forgotten: 10, is_numbered: true };
-        let start_at = |epoch: &str, position, began| {
-            let cursor = ChangeCursor { epoch: epoch.into(), position, base: 0, began };
-            start(&ChangesFrom::Cursor(cursor), &state).map(|cursor| cursor.position)
+        let state = |stamp_of_seen| LogState {
+            epoch: "a".into(),
+            last: LogMark { seq: 20, stamp: 7 },
+            forgotten: 10,
+            unstamped: 5,
+            stamp_of_seen,
+            has_placements: false,
+            is_numbered: true,
+            has_form_notes: false,
         };
-        assert_eq!(start_at("a", 12, 0), Ok(12));
-        assert_eq!(start_at("a", 20, 20), Ok(20));
-        assert_eq!(start_at("b", 12, 0), Err(LostCursor::Reset));
-        assert_eq!(start_at("a", 21, 0), Err(LostCursor::Ahead));
-        assert_eq!(start_at("a", 3, 21), Err(LostCursor::Ahead), "it began in a state that is gone");
-        assert_eq!(start_at("a", 9, 5), Err(LostCursor::Expired));
-        assert_eq!(start_at("a", 3, 15), Ok(3), "it began after those deletions");
+        let lost_at = |epoch: &str, position, began, seen| {
+            let seen = LogMark { seq: seen, stamp: 7 };
+            let cursor = ChangeCursor { epoch: epoch.into(), position, base: 0, began, seen };
+            lost(&cursor, &state(7))
+        };
+        assert_eq!(lost_at("a", 12, 0, 12), None);
+        assert_eq!(lost_at("a", 20, 20, 20), None);
+        assert_eq!(lost_at("b", 12, 0, 12), Some(LostCursor::Reset));
+        assert_eq!(lost_at("a", 12, 0, 21), Some(LostCursor::Ahead), "it has seen a state that is gone");
+        assert_eq!(lost_at("a", 9, 5, 12), Some(LostCursor::Expired));
+        assert_eq!(lost_at("a", 4, 4, 4), Some(LostCursor::Expired), "its stamp is no longer kept");
+        assert_eq!(lost_at("a", 3, 15, 15), None, "it began after those deletions");
+        let cursor = ChangeCursor { seen: LogMark { seq: 12, stamp: 7 }, ..start(&ChangesFrom::Now, &state(7)) };
+        assert_eq!(lost(&cursor, &state(8)), Some(LostCursor::Reset), "another settling gave that number");
+        assert_eq!(lost(&cursor, &state(0)), Some(LostCursor::Reset), "none did");
     }
 }

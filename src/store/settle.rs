@@ -22,6 +22,7 @@ mod keyword_indexes;
 mod numbering;
 mod options;
 mod overlay;
+mod placing;
 mod reading;
 mod repair;
 mod state;
@@ -37,6 +38,7 @@ use tokio::time::timeout;
 
 pub(super) use intake::write_is_settled;
 pub(super) use overlay::Overlay;
+pub(super) use placing::place_noted;
 
 use super::engine::{Database, Retry, Transaction, is_row_security};
 use super::statement::Dialect;
@@ -226,6 +228,7 @@ pub(super) fn ran_out_of_time(error: &StoreError) -> bool {
 /// Settles all that was committed before this call.
 pub(super) async fn settle_all(database: &Database) -> Result<(), StoreError> {
     while !settle_some(database, FOR_A_COMMAND).await?.is_all {}
+    place_noted(database).await?;
     vacuum(database).await;
     changes::forget_old(database).await
 }

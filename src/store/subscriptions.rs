@@ -8,6 +8,7 @@ mod attempts;
 mod due;
 mod inspected;
 mod lease;
+mod lost;
 mod managing;
 mod pending;
 mod progress;
@@ -23,6 +24,7 @@ pub use attempts::AttemptRecord;
 pub use due::{DueEvent, DueEvents, EventsAhead, SentBody};
 pub use inspected::{InspectedSubscription, SampleSubmission, SubscriptionCounts};
 pub use lease::LeasedSubscription;
+pub(super) use lost::note_lost_deletions;
 pub use pending::PendingEvents;
 use pending::count_pending;
 pub use progress::{FailedEvent, Progress, Standing, Written};
@@ -115,6 +117,10 @@ pub struct Subscription {
     pub next_attempt_at: Option<Timestamp>,
     /// When the receiver last accepted an event.
     pub last_success_at: Option<Timestamp>,
+    /// How many deletions it was not sent while the change log kept them.
+    pub lost_deletions: u64,
+    /// When the newest of these happened.
+    pub lost_until: Option<Timestamp>,
     /// How many events it has yet to be sent; large numbers are not counted to their end.
     pub pending: u64,
     position: Option<i64>,
@@ -153,7 +159,8 @@ pub enum Subscribed {
 /// The position is what [`LeasedSubscription`] would begin with.
 const COLUMNS: &str = "id, target_url, event, form_id, created_at, state, reason, failing_since, \
     CASE WHEN state = 'failing' THEN next_attempt_at END, last_success_at, \
-    CASE WHEN position > (SELECT last_seq FROM change_state) THEN NULL ELSE position END, done_beyond";
+    CASE WHEN position > (SELECT last_seq FROM change_state) THEN NULL ELSE position END, done_beyond, \
+    lost_deletions, lost_until";
 
 impl Subscription {
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
@@ -171,6 +178,8 @@ impl Subscription {
             pending: 0,
             position: row.get(10)?,
             done_beyond: serde_json::from_str(&row.get::<String>(11)?).unwrap_or_default(),
+            lost_deletions: row.get::<i64>(12)?.max(0).unsigned_abs(),
+            lost_until: row.get(13)?,
         })
     }
 }

@@ -21,10 +21,10 @@ impl Store {
                 sql.push("SELECT datname::text, tup_inserted + tup_updated + tup_deleted FROM pg_stat_database ");
                 sql.push("WHERE datname::text").in_texts(names);
             }
-            // Every write to the data is noted in the first table, and what is to be sent again in the others.
+            // Every write to the data is noted in the first two tables, and what is to be sent again in the others.
             CountedBy::Database(..) => {
                 sql.push("SELECT schemaname::text, sum(n_tup_ins + n_tup_upd)::bigint FROM pg_stat_all_tables ");
-                sql.push("WHERE relname IN ('intake', 'subscriptions', 'webhook_events') AND schemaname::text");
+                sql.push("WHERE relname IN ('intake', 'form_notes', 'subscriptions', 'webhook_events') AND schemaname::text");
                 sql.in_texts(names).push(" GROUP BY schemaname");
             }
         }

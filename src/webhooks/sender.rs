@@ -147,8 +147,8 @@ impl Sender {
             }
             if self.ending.is_none() {
                 let may_read = self.is_exhausted_since.is_none_or(|since| since.elapsed() >= READ_AGAIN);
-                if self.queue.is_empty() && (may_read || self.flight.is_empty()) {
-                    self.read().await?;
+                if self.queue.is_empty() && (may_read || self.flight.is_empty()) && !self.read().await? {
+                    return Ok(None);
                 }
                 self.start();
             }
@@ -188,13 +188,15 @@ impl Sender {
         _ = timeout(GATHER, gathering).await;
     }
 
-    /// Reads what is due next.
-    async fn read(&mut self) -> Result<(), StoreError> {
+    /// Reads what is due next. Returns whether the log still is the one that was read before.
+    async fn read(&mut self) -> Result<bool, StoreError> {
         let is_fast = self.read_at.is_some_and(|at| at.elapsed() < READ_AGAIN);
         self.read_at_once = if is_fast { (self.read_at_once * 2).min(MAX_READ_AT_ONCE) } else { READ_AT_ONCE };
         self.read_at = Some(Instant::now());
         loop {
             let due = self.store.due_events(&self.leased, self.taken, self.read_at_once, &self.busy).await?;
+            let Some(due) = due else { return Ok(false) };
+            self.leased.log = due.log;
             if due.submissions.read()?.is_none() && self.read_at_once > 1 {
                 self.read_at_once = (self.read_at_once / 4).max(1);
                 continue;
@@ -217,7 +219,7 @@ impl Sender {
                 }
             }
             self.taken = self.taken.max(read_to);
-            return Ok(());
+            return Ok(true);
         }
     }
 

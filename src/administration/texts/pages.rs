@@ -189,6 +189,7 @@ page! {
     WebhooksTexts {
         Text: lead, empty, caption, webhook, state, sends, of_form, of_every_form, waiting,
             last_success;
+        Counted: lost;
     }
 }
 
@@ -197,7 +198,7 @@ page! {
     WebhookTexts {
         Text: heading, paused, resumed, replayed, test_accepted, test_failed, answered,
             no_submission, unusable, drill, secret_lead, receiver, of_form, failing_since, next_attempt,
-            created, delivery, delivery_lead, test, pause, resume, replay, rotate_heading,
+            lost, lost_until, created, delivery, delivery_lead, test, pause, resume, replay, rotate_heading,
             rotate_lead, grace, leaked, rotate, already_rotated, attempts, lists, all, failed,
             none_failed, none, caption, event, attempt, when, outcome, took, was_accepted,
             was_failed, no_action, no_grace, unknown;

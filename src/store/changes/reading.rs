@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::{Change, ChangeCursor, ChangeKind, ChangePage};
+use super::stamps::{LogMark, write_stamp_of, write_stamp_of_number};
+use super::{Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom};
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
 use crate::store::search::write_with_sub_forms;
@@ -23,11 +24,20 @@ const MAX_READ: i64 = 20_000;
 /// The state of a log.
 pub(super) struct LogState {
     pub(super) epoch: String,
-    pub(super) last: i64,
+    /// Its end.
+    pub(super) last: LogMark,
     /// The last number of a deletion that is no longer kept.
     pub(super) forgotten: i64,
+    /// Stamps of settlings with a lower last number are no longer kept.
+    pub(super) unstamped: i64,
+    /// The stamp that the number that a reader has seen has now.
+    pub(super) stamp_of_seen: i64,
+    /// Whether a form was inserted, moved or deleted after that number.
+    pub(super) has_placements: bool,
     /// Whether everything that was committed before has a number.
     pub(super) is_numbered: bool,
+    /// Whether forms were noted that may have been moved: then it is not known which forms are read.
+    pub(super) has_form_notes: bool,
 }
 
 /// A row of the log.
@@ -37,13 +47,27 @@ struct LogEntry {
 }
 
 impl LogState {
-    pub(super) async fn read(reader: &mut PooledConnection) -> Result<Self, sqlx::Error> {
+    pub(super) async fn read(reader: &mut PooledConnection, from: &ChangesFrom) -> Result<Self, sqlx::Error> {
+        let seen = if let ChangesFrom::Cursor(cursor) = from { cursor.seen.seq } else { 0 };
         let mut sql = reader.sql();
-        sql.push("SELECT epoch, last_seq, forgotten_seq, ");
+        sql.push("SELECT epoch, last_seq, ");
+        write_stamp_of(&mut sql, "last_seq");
+        sql.push(", forgotten_seq, unstamped_seq, ");
+        write_stamp_of_number(&mut sql, seen);
+        sql.push(", EXISTS (SELECT 1 FROM form_placements WHERE seq > ").bind(seen).push("), ");
         write_is_settled(&mut sql);
-        sql.push(" FROM change_state");
+        sql.push(", EXISTS (SELECT 1 FROM form_notes) FROM change_state");
         let row = reader.fetch_one(sql).await?;
-        Ok(Self { epoch: row.get(0)?, last: row.get(1)?, forgotten: row.get(2)?, is_numbered: row.get(3)? })
+        Ok(Self {
+            epoch: row.get(0)?,
+            last: LogMark { seq: row.get(1)?, stamp: row.get(2)? },
+            forgotten: row.get(3)?,
+            unstamped: row.get(4)?,
+            stamp_of_seen: row.get(5)?,
+            has_placements: row.get(6)?,
+            is_numbered: row.get(7)?,
+            has_form_notes: row.get(8)?,
+        })
     }
 }
 
@@ -61,11 +85,11 @@ pub(super) async fn read_page(
         let mut sql = reader.sql();
         write_entries(&mut sql, &cursor);
         sql.push(" ORDER BY seq LIMIT ").bind(wanted);
-        (read_entries(reader, sql, &cursor).await?, state.last)
+        (read_entries(reader, sql, &cursor).await?, state.last.seq)
     } else {
         entries_of_forms(reader, &cursor, state, forms, wanted).await?
     };
-    let mut has_more = read_to < state.last;
+    let mut has_more = read_to < state.last.seq;
     if entries.len() > limit as usize {
         entries.truncate(limit as usize);
         has_more = true;
@@ -129,24 +153,21 @@ async fn entries_of_forms(
     sql.push(" AS wanted LIMIT ").bind(MAX_LOOKED_UP as i64 + 1);
     let rows = reader.fetch_all(sql).await?;
     let mut all: Vec<i64> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
-    let (mut entries, mut read_to) = (Vec::new(), state.last);
+    let (mut entries, mut read_to) = (Vec::new(), state.last.seq);
     if all.len() <= MAX_LOOKED_UP {
         // Forms that were deleted have no submissions, and may have had some.
         all.extend(forms);
         let all: Vec<i64> = all.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
-        if cursor.position < state.last {
+        if cursor.position < state.last.seq {
             for form in &all {
                 let mut sql = reader.sql();
                 write_entries(&mut sql, cursor);
                 sql.push(" AND form_id = ").bind(*form).push(" ORDER BY seq LIMIT ").bind(wanted);
                 entries.extend(read_entries(reader, sql, cursor).await?);
             }
-            entries.extend(
-                read_moves(reader, cursor, read_to, wanted, |sql| {
-                    sql.in_ids(&all);
-                })
-                .await?,
-            );
+            let within = |sql: &mut Sql| _ = sql.in_ids(&all);
+            entries.extend(read_moves(reader, cursor, read_to, wanted, within).await?);
+            mark_entered(reader, cursor, &mut entries, within).await?;
         }
     } else {
         let mut sql = reader.sql();
@@ -154,11 +175,15 @@ async fn entries_of_forms(
         sql.bind(cursor.position).push(" ORDER BY seq LIMIT ").bind(MAX_READ).push(") AS next");
         let row = reader.fetch_one(sql).await?;
         if row.get::<i64>(1)? == MAX_READ {
-            read_to = row.get::<Option<i64>>(0)?.unwrap_or(state.last);
+            read_to = row.get::<Option<i64>>(0)?.unwrap_or(state.last.seq);
         }
         let within = |sql: &mut Sql| {
-            sql.push(" IN ");
+            sql.push(" IN (SELECT id FROM ");
             write_with_sub_forms(sql, forms);
+            // One that was deleted has no submissions, and may have had some.
+            sql.push(" AS wanted UNION SELECT ");
+            sql.push_either("unnest(", "value FROM json_each(").bind(forms.to_vec());
+            sql.push_either("::bigint[]))", "))");
         };
         let mut sql = reader.sql();
         write_entries(&mut sql, cursor);
@@ -167,6 +192,7 @@ async fn entries_of_forms(
         sql.push(" ORDER BY seq LIMIT ").bind(wanted);
         entries.extend(read_entries(reader, sql, cursor).await?);
         entries.extend(read_moves(reader, cursor, read_to, wanted, within).await?);
+        mark_entered(reader, cursor, &mut entries, within).await?;
     }
     entries.sort_unstable_by_key(|entry| entry.seq);
     entries.truncate(usize::try_from(wanted).unwrap_or(usize::MAX));
@@ -199,6 +225,33 @@ async fn read_moves(
     within(&mut sql);
     sql.push(") ORDER BY m.seq LIMIT ").bind(wanted);
     read_entries(reader, sql, cursor).await
+}
+
+/// Makes those entries created that came into the forms from others since the reader was at the end of the log.
+async fn mark_entered(
+    reader: &mut PooledConnection,
+    cursor: &ChangeCursor,
+    entries: &mut [LogEntry],
+    within: impl Fn(&mut Sql),
+) -> Result<(), StoreError> {
+    let updated = entries.iter().filter(|entry| entry.change.kind == ChangeKind::Updated);
+    let ids: Vec<i64> = updated.map(|entry| entry.change.submission).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let mut sql = reader.sql();
+    sql.push("SELECT m.submission_id FROM submission_moves m WHERE m.seq > ").bind(cursor.base);
+    sql.push(" AND m.submission_id").in_ids(&ids).push(" AND NOT (m.form_id");
+    within(&mut sql);
+    sql.push(")");
+    let rows = reader.fetch_all(sql).await?;
+    let entered: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
+    for entry in entries {
+        if entry.change.kind == ChangeKind::Updated && entered.contains(&entry.change.submission) {
+            entry.change.kind = ChangeKind::Created;
+        }
+    }
+    Ok(())
 }
 
 /// Adds the query of the entries after a cursor, up to further conditions. Of what was deleted before it began, a reader

@@ -493,6 +493,12 @@ COMMENT ON COLUMN intake.children IS 'Whether its children may have to be listed
 COMMENT ON COLUMN intake.form_id IS 'A form whose graduated changed.';
 COMMENT ON COLUMN intake.at IS 'When it was written, by the clock of the server. Its transaction may commit much later.';
 
+CREATE TABLE form_notes (
+  form_id bigint
+);
+ALTER TABLE form_notes REPLICA IDENTITY FULL;
+COMMENT ON TABLE form_notes IS 'Forms that were inserted, deleted, or moved in the tree, for readers of single forms: src/store/settle/placing.rs. Null: any form may have been.';
+
 CREATE TABLE stale_counts (
   counted text NOT NULL CHECK (counted IN ('forms', 'groups', 'users', 'members')),
   key bigint NOT NULL
@@ -545,25 +551,32 @@ COMMENT ON FUNCTION formgate_note_part IS 'Notes the submission that a written a
 CREATE FUNCTION formgate_note_form() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
   IF TG_OP = 'INSERT' THEN
+    INSERT INTO form_notes VALUES (NEW.id);
     INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10);
   ELSIF TG_OP = 'DELETE' THEN
+    INSERT INTO form_notes VALUES (OLD.id);
     INSERT INTO stale_counts VALUES ('forms', OLD.id >> 10);
   ELSE
     IF NEW.graduated <> OLD.graduated THEN
       INSERT INTO intake (form_id) VALUES (NEW.id);
       PERFORM pg_stat_force_next_flush();
     END IF;
+    IF (NEW.id, NEW.parent_id) IS DISTINCT FROM (OLD.id, OLD.parent_id) THEN
+      INSERT INTO form_notes VALUES (NEW.id);
+      PERFORM pg_stat_force_next_flush();
+    END IF;
     IF (NEW.id, NEW.disabled, NEW.parent_id) IS DISTINCT FROM (OLD.id, OLD.disabled, OLD.parent_id) THEN
       INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10);
     END IF;
     IF NEW.id <> OLD.id THEN
+      INSERT INTO form_notes VALUES (OLD.id);
       INSERT INTO stale_counts VALUES ('forms', OLD.id >> 10);
     END IF;
   END IF;
   RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION formgate_note_form IS 'Notes a form that is to be counted again, and one whose graduated changed.';
+COMMENT ON FUNCTION formgate_note_form IS 'Notes a form that is to be counted again, and one whose graduated or place in the tree changed.';
 
 CREATE FUNCTION formgate_note_group() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
@@ -813,7 +826,8 @@ INSERT INTO stale_counts VALUES ('groups', 9007199254740991 >> 10);
 CREATE TABLE change_state (
   epoch text NOT NULL,
   last_seq bigint NOT NULL,
-  forgotten_seq bigint NOT NULL DEFAULT 0
+  forgotten_seq bigint NOT NULL DEFAULT 0,
+  unstamped_seq bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX change_state_single ON change_state ((true));
 ALTER TABLE change_state REPLICA IDENTITY FULL;
@@ -821,7 +835,25 @@ COMMENT ON TABLE change_state IS 'One row. The transaction that numbers changes 
 COMMENT ON COLUMN change_state.epoch IS '32 hexadecimal digits, which change when the log begins again: older cursors then lead nowhere.';
 COMMENT ON COLUMN change_state.last_seq IS 'The last number that was given.';
 COMMENT ON COLUMN change_state.forgotten_seq IS 'The last number of a deletion that is no longer kept.';
+COMMENT ON COLUMN change_state.unstamped_seq IS 'Stamps of settlings with a lower last number are no longer kept.';
 INSERT INTO change_state (epoch, last_seq) VALUES (replace(gen_random_uuid()::text, '-', ''), 0);
+
+CREATE TABLE change_stamps (
+  seq bigint PRIMARY KEY,
+  stamp bigint NOT NULL,
+  at timestamptz NOT NULL
+);
+COMMENT ON TABLE change_stamps IS 'The last number of each settling that gave numbers, and a random stamp. A database that has lost its newest commits gives the same numbers again, with other stamps.';
+
+CREATE TABLE form_placements (
+  form_id bigint NOT NULL,
+  seq bigint NOT NULL,
+  parent_id bigint,
+  deleted boolean NOT NULL DEFAULT false,
+  PRIMARY KEY (form_id, seq)
+);
+COMMENT ON TABLE form_placements IS 'Where each form is in the tree, as formgate last saw it, and where it was since cursors are accepted: from the number seq on, it is below parent_id, or deleted.';
+CREATE INDEX form_placements_seq ON form_placements (seq);
 
 CREATE TABLE submission_changes (
   submission_id bigint PRIMARY KEY,
@@ -902,7 +934,9 @@ CREATE TABLE subscriptions (
   next_attempt_at timestamptz,
   last_success_at timestamptz,
   leased_by text,
-  leased_until timestamptz
+  leased_until timestamptz,
+  lost_deletions bigint NOT NULL DEFAULT 0,
+  lost_until timestamptz
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE subscriptions IS 'Receivers of events. Created and deleted through the API only.';
 COMMENT ON COLUMN subscriptions.form_id IS 'Null: events of every form.';
@@ -912,6 +946,8 @@ COMMENT ON COLUMN subscriptions.position IS 'Every event up to this number was d
 COMMENT ON COLUMN subscriptions.done_beyond IS 'A JSON array of the numbers beyond the position that were delivered or set aside.';
 COMMENT ON COLUMN subscriptions.failures IS 'How many attempts to reach the receiver have failed since the last success.';
 COMMENT ON COLUMN subscriptions.leased_by IS 'The sender that delivers until leased_until. Only it may write how far the subscription has got.';
+COMMENT ON COLUMN subscriptions.lost_deletions IS 'How many deletions were not delivered while the log kept them.';
+COMMENT ON COLUMN subscriptions.lost_until IS 'When the newest of these happened.';
 CREATE UNIQUE INDEX subscriptions_triple ON subscriptions (target_url, event, coalesce(form_id, 0));
 
 CREATE TABLE webhook_events (

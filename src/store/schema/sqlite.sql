@@ -307,6 +307,11 @@ CREATE TABLE intake (
   at INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
 ) STRICT;
 
+-- Forms that were inserted, deleted, or moved in the tree, for readers of single forms: src/store/settle/placing.rs.
+CREATE TABLE form_notes (
+  form_id INTEGER -- NULL: any form may have been
+) STRICT;
+
 -- Counts of listed_counts that may be wrong. A list counts these itself, until formgate has counted them again. So a note that
 -- was not necessary, or is there twice, changes nothing.
 CREATE TABLE stale_counts (
@@ -345,6 +350,7 @@ CREATE TRIGGER forms_inserting BEFORE INSERT ON forms BEGIN
   INSERT INTO intake (form_id) SELECT id FROM forms WHERE id = NEW.id AND graduated <> NEW.graduated;
 END;
 CREATE TRIGGER forms_inserted AFTER INSERT ON forms BEGIN
+  INSERT INTO form_notes VALUES (NEW.id);
   INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10);
 END;
 CREATE TRIGGER forms_updated AFTER UPDATE ON forms BEGIN
@@ -352,9 +358,12 @@ CREATE TRIGGER forms_updated AFTER UPDATE ON forms BEGIN
     FROM submissions c JOIN submissions p ON p.id = c.parent_id
     WHERE NEW.graduated > OLD.graduated AND p.form_id = NEW.id AND p.parent_id IS NOT NULL;
   INSERT INTO intake (form_id) SELECT NEW.id WHERE NEW.graduated <> OLD.graduated OR NEW.id <> OLD.id;
+  INSERT INTO form_notes SELECT NEW.id WHERE NEW.parent_id IS NOT OLD.parent_id OR NEW.id <> OLD.id;
+  INSERT INTO form_notes SELECT OLD.id WHERE NEW.id <> OLD.id;
   INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10), ('forms', OLD.id >> 10);
 END;
 CREATE TRIGGER forms_deleted AFTER DELETE ON forms BEGIN
+  INSERT INTO form_notes VALUES (OLD.id);
   INSERT INTO stale_counts VALUES ('forms', OLD.id >> 10);
 END;
 
@@ -530,9 +539,28 @@ CREATE TABLE change_state (
   single INTEGER PRIMARY KEY DEFAULT 1,
   epoch TEXT NOT NULL, -- changes when the log begins again: older cursors then lead nowhere
   last_seq INTEGER NOT NULL, -- the last number that was given
-  forgotten_seq INTEGER NOT NULL DEFAULT 0 -- the last number of a deletion that is no longer kept
+  forgotten_seq INTEGER NOT NULL DEFAULT 0, -- the last number of a deletion that is no longer kept
+  unstamped_seq INTEGER NOT NULL DEFAULT 0 -- stamps of settlings with a lower last number are no longer kept
 ) STRICT;
 INSERT INTO change_state (epoch, last_seq) VALUES (lower(hex(randomblob(16))), 0);
+
+-- The last number of each settling that gave numbers, and a random stamp. A database that has lost its newest commits gives the
+-- same numbers again, with other stamps.
+CREATE TABLE change_stamps (
+  seq INTEGER PRIMARY KEY,
+  stamp INTEGER NOT NULL,
+  at INTEGER NOT NULL
+) STRICT;
+
+-- Where each form is in the tree, as formgate last saw it, and where it was since cursors are accepted.
+CREATE TABLE form_placements (
+  form_id INTEGER NOT NULL,
+  seq INTEGER NOT NULL, -- from this number on, it is below parent_id, or deleted
+  parent_id INTEGER,
+  deleted INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (form_id, seq)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX form_placements_seq ON form_placements (seq);
 
 -- What each submission showed when formgate last looked, and the numbers of its newest changes. Has a row for each submission
 -- that is no draft, and for deleted ones that were listed.
@@ -589,7 +617,9 @@ CREATE TABLE subscriptions (
   next_attempt_at INTEGER,
   last_success_at INTEGER,
   leased_by TEXT, -- the sender that delivers until leased_until: only it may write how far the subscription has got
-  leased_until INTEGER
+  leased_until INTEGER,
+  lost_deletions INTEGER NOT NULL DEFAULT 0, -- how many deletions were not delivered while the log kept them
+  lost_until INTEGER -- when the newest of these happened
 ) STRICT;
 CREATE UNIQUE INDEX subscriptions_triple ON subscriptions (target_url, event, coalesce(form_id, 0));
 

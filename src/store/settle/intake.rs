@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::counts;
 use super::numbering::Numbering;
+use super::placing::note_forms;
 use crate::store::StoreError;
 use crate::store::engine::{PooledConnection, Transaction};
 use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Row, Sql, TableSpec};
@@ -136,6 +137,7 @@ impl Notes {
 
 /// Adds a note for every submission. If there is none, deletes all derived rows, and the change log begins again.
 async fn note_everything(transaction: &mut Transaction, numbering: &mut Numbering) -> Result<(), StoreError> {
+    note_forms(transaction).await?;
     let mut sql = transaction.sql();
     sql.push(NO_SUBMISSIONS);
     let rows = transaction.fetch_all(sql).await?;

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use super::intake::NotedAt;
 use super::reading::ContentById;
 use crate::store::StoreError;
-use crate::store::changes::NEW_EPOCH;
+use crate::store::changes::{NEW_EPOCH, stamp};
 use crate::store::engine::Transaction;
 use crate::store::statement::{JsonRows, JsonTimestamp, Row, TableSpec};
 
@@ -160,6 +160,8 @@ impl Entry {
 /// Gives numbers, within one transaction.
 #[derive(Debug)]
 pub(super) struct Numbering {
+    /// The last number that was given before.
+    before: i64,
     last: i64,
     events: Events,
 }
@@ -175,7 +177,18 @@ impl Numbering {
         sql.push_either(", set_config('formgate.numbers', 'on', true)", "").push(" FROM change_state");
         let rows = transaction.fetch_all(sql).await?;
         let last = rows.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
-        Ok(Self { last, events })
+        Ok(Self { before: last, last, events })
+    }
+
+    /// The number that is given next.
+    pub(super) fn following(&self) -> i64 {
+        self.last + 1
+    }
+
+    /// Gives the next number.
+    pub(super) fn take_number(&mut self) -> i64 {
+        self.last += 1;
+        self.last
     }
 
     /// Begins the log again: every submission is gone at once.
@@ -195,6 +208,9 @@ impl Numbering {
         let mut sql = transaction.sql();
         sql.push("UPDATE change_state SET last_seq = ").bind(self.last);
         transaction.execute(sql).await?;
+        if self.last > self.before {
+            stamp(transaction, self.last).await?;
+        }
         Ok(())
     }
 
@@ -228,12 +244,12 @@ impl Numbering {
         let instant = |at: Timestamp| JsonTimestamp::new(at, dialect);
         let mut moves = JsonRows::new();
         for (id, (change, noted)) in &changed.changes {
-            self.last += 1;
+            let seq = self.take_number();
             let entry = changed.entries.get_mut(id).expect("what changed has an entry");
             if let Some(from) = changed.moved_from.get(id) {
-                moves.push(&(id, from, self.last, instant(noted.last)));
+                moves.push(&(id, from, seq, instant(noted.last)));
             }
-            entry.change(*change, self.last, *noted, self.events, settle);
+            entry.change(*change, seq, *noted, self.events, settle);
         }
         CHANGES.delete(transaction, &changed.forgotten).await?;
         let mut rows = JsonRows::new();

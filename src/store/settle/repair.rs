@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::numbering::{Events, Numbering};
 use super::options::FOR_A_COMMAND;
+use super::placing::Placed;
 use super::writing::Differences;
 use super::{begin, counts, create_indexes, derive, intake, settle_all};
 use crate::store::engine::{Database, Transaction};
@@ -19,6 +20,11 @@ const REPAIR_BATCH: i64 = 500;
 pub(in crate::store) async fn repair(database: &Database) -> Result<(Differences, u64), StoreError> {
     settle_all(database).await?;
     repair_trigrams(database).await?;
+    let mut transaction = begin(database, FOR_A_COMMAND).await?;
+    let mut numbering = Numbering::begin(&mut transaction, Events::Sent).await?;
+    numbering.place(&mut transaction, Placed::All).await?;
+    numbering.end(&mut transaction).await?;
+    transaction.commit().await?;
     let (mut differences, mut last) = (Differences::default(), 0);
     loop {
         let mut transaction = begin(database, FOR_A_COMMAND).await?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{Event, LeasedSubscription};
-use crate::store::changes::ChangeCursor;
+use crate::store::changes::{ChangeCursor, LogMark, write_is_in_log, write_stamp_of};
 use crate::store::engine::PooledConnection;
 use crate::store::search::write_with_sub_forms;
 use crate::store::settle::{MAX_BURST, Settled, write_is_settled};
@@ -52,6 +52,8 @@ pub struct DueEvent {
     pub attempts: u32,
     /// When the first one did.
     pub failed_at: Option<Timestamp>,
+    /// The stamp of its number.
+    stamp: i64,
 }
 
 /// Events of one subscription.
@@ -69,6 +71,8 @@ pub struct DueEvents {
     pub again_in: Option<Duration>,
     /// The epoch of the log, for cursors.
     pub epoch: String,
+    /// Its end.
+    pub log: LogMark,
 }
 
 /// What senders have to do for a database.
@@ -101,6 +105,7 @@ impl EventsAhead {
 }
 
 impl DueEvent {
+    /// Reads the columns from the first one on; the last one is the stamp.
     fn read(row: &Row, is_in_turn: bool) -> Result<Self, sqlx::Error> {
         let (event_id, body): (Option<String>, Option<String>) = (row.get(4)?, row.get(5)?);
         Ok(Self {
@@ -112,6 +117,7 @@ impl DueEvent {
             sent: event_id.zip(body).map(|(event_id, body)| SentBody { event_id, body }),
             attempts: u32::try_from(row.get::<Option<i64>>(6)?.unwrap_or(0)).unwrap_or(u32::MAX),
             failed_at: row.get(7)?,
+            stamp: row.get(8)?,
         })
     }
 }
@@ -225,7 +231,8 @@ impl Store {
     }
 
     /// The events of a leased subscription that are due: at most `limit` that were set aside, and as many after the
-    /// number `after`. `busy` are the submissions of which an event is being sent.
+    /// number `after`. `busy` are the submissions of which an event is being sent. None: the database has lost what the
+    /// lease's holder has read of the log.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -235,7 +242,7 @@ impl Store {
         after: i64,
         limit: u32,
         busy: &HashSet<i64>,
-    ) -> Result<DueEvents, StoreError> {
+    ) -> Result<Option<DueEvents>, StoreError> {
         let mut reader = self.database.reader().await?;
         reader.keep_statements();
         reader.begin_reading().await?;
@@ -251,9 +258,18 @@ impl Store {
             submissions = read_submissions(&mut reader, unsent.collect()).await?;
         }
         let mut sql = reader.sql();
-        sql.push("SELECT epoch FROM change_state");
-        let epoch = reader.fetch_one(sql).await?.get(0)?;
+        sql.push("SELECT epoch, last_seq, ");
+        write_stamp_of(&mut sql, "last_seq");
+        sql.push(", ");
+        write_is_in_log(&mut sql, leased.log);
+        sql.push(" FROM change_state");
+        let row = reader.fetch_one(sql).await?;
+        let (epoch, log) = (row.get(0)?, LogMark { seq: row.get(1)?, stamp: row.get(2)? });
+        let is_same_log: bool = row.get(3)?;
         reader.end_transaction("COMMIT").await?;
+        if !is_same_log {
+            return Ok(None);
+        }
         let mut vanished = Vec::new();
         if let Some(view) = submissions.read()?
             && leased.event != Event::SubmissionDeleted
@@ -269,7 +285,7 @@ impl Store {
                 again_in = Some(reader.limits().settle);
             }
         }
-        Ok(DueEvents { events, submissions, vanished, read_to, again_in, epoch })
+        Ok(Some(DueEvents { events, submissions, vanished, read_to, again_in, epoch, log }))
     }
 }
 
@@ -282,8 +298,9 @@ async fn set_aside(
     let mut sql = reader.sql();
     // After a TRUNCATE the log begins again without them.
     sql.push("SELECT e.seq, e.submission_id, coalesce(c.form_id, 0), coalesce(c.changed_at, e.next_attempt_at), ");
-    sql.push("e.event_id, e.body, e.attempts, e.failed_at ");
-    sql.push("FROM webhook_events e LEFT JOIN submission_changes c ON c.submission_id = e.submission_id ");
+    sql.push("e.event_id, e.body, e.attempts, e.failed_at, ");
+    write_stamp_of(&mut sql, "e.seq");
+    sql.push(" FROM webhook_events e LEFT JOIN submission_changes c ON c.submission_id = e.submission_id ");
     sql.push("WHERE e.subscription_id = ").bind(leased.id).push(" AND e.next_attempt_at <= ");
     sql.push_now_plus(Duration::ZERO).push(" ORDER BY e.seq LIMIT ").bind(i64::from(limit));
     let rows = reader.fetch_all(sql).await?;
@@ -317,7 +334,8 @@ async fn read_due(
     let (column, settle) = (of.event.column(), reader.limits().settle);
     let mut sql = reader.sql();
     sql.push("SELECT c.seq, c.submission_id, c.form_id, c.changed_at, e.event_id, e.body, e.attempts, e.failed_at, ");
-    sql.push("c.burst_at, ").push_now_plus(Duration::ZERO).push(" FROM (SELECT submission_id, form_id, changed_at, ");
+    write_stamp_of(&mut sql, "c.seq");
+    sql.push(", c.burst_at, ").push_now_plus(Duration::ZERO).push(" FROM (SELECT submission_id, form_id, changed_at, ");
     sql.push("burst_at, ").push(column).push(" AS seq FROM submission_changes WHERE ").push(column).push(" > ");
     sql.bind(after).push(" ORDER BY ").push(column).push(" LIMIT ").bind(MAX_READ);
     sql.push(") AS c LEFT JOIN webhook_events e ON e.subscription_id = ").bind(of.subscription);
@@ -338,7 +356,7 @@ async fn read_due(
     let mut sent_at = None;
     for row in &rows {
         let due = DueEvent::read(row, true)?;
-        let (changed_at, burst_at, now): (Timestamp, Timestamp, Timestamp) = (row.get(3)?, row.get(8)?, row.get(9)?);
+        let (changed_at, burst_at, now): (Timestamp, Timestamp, Timestamp) = (row.get(3)?, row.get(9)?, row.get(10)?);
         // It may have been noted before the clock was set back, however far.
         let was_set_back = changed_at > now + settle;
         let mut due_at = (changed_at + settle).min(burst_at + settle * MAX_BURST);
@@ -392,6 +410,6 @@ impl DueEvents {
     /// The cursor of the feed after an event.
     #[must_use]
     pub fn cursor_after(&self, event: &DueEvent) -> ChangeCursor {
-        ChangeCursor { epoch: self.epoch.clone(), position: event.seq, base: event.seq, began: event.seq }
+        ChangeCursor::after(self.epoch.clone(), LogMark { seq: event.seq, stamp: event.stamp })
     }
 }

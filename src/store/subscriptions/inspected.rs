@@ -10,7 +10,7 @@ use super::Event;
 use super::due::write_within;
 use super::lease::valid_secrets;
 use super::pending::{Details, EventRange, PendingEvents, count_in_turn, count_set_aside};
-use crate::store::changes::ChangeCursor;
+use crate::store::changes::{ChangeCursor, LogMark, write_stamp_of};
 use crate::store::submissions::{Submissions, read_submissions};
 use crate::store::{Store, StoreError};
 
@@ -167,20 +167,21 @@ impl Store {
         let mut reader = self.database.reader().await?;
         reader.begin_reading().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT c.submission_id, c.form_id, c.changed_at, c.seq, (SELECT epoch FROM change_state) ");
-        sql.push("FROM submission_changes c WHERE c.seq IS NOT NULL AND ");
+        sql.push("SELECT c.submission_id, c.form_id, c.changed_at, c.seq, (SELECT epoch FROM change_state), ");
+        write_stamp_of(&mut sql, "c.seq");
+        sql.push(" FROM submission_changes c WHERE c.seq IS NOT NULL AND ");
         sql.push(if is_deletion { "c.deleted" } else { "NOT c.deleted" });
         write_within(&mut sql, form);
         sql.push(" ORDER BY c.seq DESC LIMIT ").bind(i64::from(limit));
         let mut samples = Vec::new();
         for row in reader.fetch_all(sql).await? {
-            let (id, position): (i64, i64) = (row.get(0)?, row.get(3)?);
+            let id: i64 = row.get(0)?;
             let shown = if is_deletion { Vec::new() } else { vec![id] };
             samples.push(SampleSubmission {
                 id,
                 form: row.get(1)?,
                 changed_at: row.get(2)?,
-                cursor: ChangeCursor { epoch: row.get(4)?, position, base: position, began: position },
+                cursor: ChangeCursor::after(row.get(4)?, LogMark { seq: row.get(3)?, stamp: row.get(5)? }),
                 submissions: read_submissions(&mut reader, shown).await?,
             });
         }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Event;
-use crate::store::statement::Row;
+use crate::store::changes::{LogMark, write_is_in_log, write_stamp_of};
+use crate::store::statement::{Row, Sql};
 use crate::store::{Store, StoreError};
 
 /// How long a lease lasts unless it is renewed.
@@ -42,13 +43,17 @@ pub struct LeasedSubscription {
     pub failing_since: Option<Timestamp>,
     /// Whether events were set aside, or are sent again.
     pub has_set_aside: bool,
+    /// The end of the log when its holder last read it. If the database loses it, the holder's numbers are those of lost
+    /// changes, and the lease is over.
+    pub log: LogMark,
     /// Identifies the lease: no two have the same.
     pub(super) holder: String,
 }
 
 const COLUMNS: &str = "id, target_url, event, form_id, secret, position, done_beyond, failures, failing_since, \
     previous_secret, previous_secret_until, \
-    EXISTS (SELECT 1 FROM webhook_events e WHERE e.subscription_id = subscriptions.id)";
+    EXISTS (SELECT 1 FROM webhook_events e WHERE e.subscription_id = subscriptions.id), \
+    (SELECT last_seq FROM change_state), ";
 
 impl LeasedSubscription {
     /// How often a holder has to renew its lease.
@@ -68,8 +73,15 @@ impl LeasedSubscription {
             failures: u32::try_from(row.get::<i64>(7)?).unwrap_or(u32::MAX),
             failing_since: row.get(8)?,
             has_set_aside: row.get(11)?,
+            log: LogMark { seq: row.get(12)?, stamp: row.get(13)? },
             holder,
         }))
+    }
+
+    /// Adds a condition: the lease is still the holder's, and the log the one that it has read.
+    pub(super) fn write_is_held(&self, sql: &mut Sql) {
+        sql.push("id = ").bind(self.id).push(" AND leased_by = ").bind(self.holder.as_str()).push(" AND ");
+        write_is_in_log(sql, self.log);
     }
 }
 
@@ -95,19 +107,21 @@ impl Store {
         sql.push("AND coalesce(leased_until <= ").push_now_plus(Duration::ZERO).push(", TRUE) ");
         sql.push("AND coalesce(next_attempt_at <= ").push_now_plus(Duration::ZERO).push(", TRUE) RETURNING ");
         sql.push(COLUMNS);
+        write_stamp_of(&mut sql, "(SELECT last_seq FROM change_state)");
         let row = transaction.fetch_all(sql).await?.pop();
         transaction.commit().await?;
         Ok(row.map(|row| LeasedSubscription::read(&row, holder)).transpose()?.flatten())
     }
 
-    /// Renews a lease. Returns whether it still was the holder's.
+    /// Renews a lease. Returns whether it still was the holder's, with the same log.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn renew_lease(&self, leased: &LeasedSubscription) -> Result<bool, StoreError> {
         let mut sql = self.database.sql();
         sql.push("UPDATE subscriptions SET leased_until = ").push_now_plus(LEASE);
-        sql.push(" WHERE id = ").bind(leased.id).push(" AND leased_by = ").bind(leased.holder.as_str());
+        sql.push(" WHERE ");
+        leased.write_is_held(&mut sql);
         Ok(self.database.execute(sql).await? > 0)
     }
 }

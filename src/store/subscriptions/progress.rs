@@ -101,7 +101,7 @@ pub enum Written {
     Ended,
     /// The subscription was paused, or its state changed otherwise.
     Stopped,
-    /// The lease was not the sender's any more: nothing was written.
+    /// The lease was not the sender's any more, or the log not the one that it has read: nothing was written.
     Lost,
 }
 
@@ -212,8 +212,9 @@ impl Store {
         let mut sql = transaction.sql();
         // First, since the update may end the lease.
         write_added(&mut sql, leased.id, progress.attempts);
-        sql.push("EXISTS (SELECT 1 FROM subscriptions WHERE id = ").bind(leased.id);
-        sql.push(" AND leased_by = ").bind(leased.holder.as_str()).push("); ");
+        sql.push("EXISTS (SELECT 1 FROM subscriptions WHERE ");
+        leased.write_is_held(&mut sql);
+        sql.push("); ");
         write_update(&mut sql, leased, progress);
         Ok(transaction.fetch_and_commit(sql).await?.pop())
     }
@@ -261,7 +262,8 @@ fn write_update(sql: &mut Sql, leased: &LeasedSubscription, progress: &Progress<
         }
         _ => {}
     }
-    sql.push(" WHERE id = ").bind(leased.id).push(" AND leased_by = ").bind(leased.holder.as_str());
+    sql.push(" WHERE ");
+    leased.write_is_held(sql);
     sql.push(" RETURNING state");
 }
 

@@ -14,7 +14,7 @@ use super::Event;
 use super::due::write_within;
 use super::managing::audit_entry;
 use crate::store::audit::{self, Actor};
-use crate::store::changes::ChangeCursor;
+use crate::store::changes::{ChangeCursor, write_is_in_log};
 use crate::store::engine::{Retry, Transaction};
 use crate::store::statement::Sql;
 use crate::store::{Store, StoreError};
@@ -108,10 +108,7 @@ impl Store {
             Replay::Event(event) => locked.send_event(&mut transaction, event).await?,
             Replay::Submissions(submissions) => locked.send_submissions(&mut transaction, submissions).await?,
             Replay::Since(_) => locked.move_back(&mut transaction, before).await?,
-            Replay::After(cursor) if cursor.epoch != locked.epoch || cursor.position > locked.last => {
-                Replayed::LostCursor
-            }
-            Replay::After(cursor) => locked.move_back(&mut transaction, cursor.position).await?,
+            Replay::After(cursor) => locked.move_back_to(&mut transaction, cursor).await?,
             Replay::Failed => locked.send_failed(&mut transaction).await?,
         };
         if outcome != Replayed::Due {
@@ -234,6 +231,17 @@ impl LockedSubscription {
         sql.push("given_up = FALSE, failed_at = NULL");
         transaction.execute(sql).await?;
         Ok(Replayed::Due)
+    }
+
+    async fn move_back_to(&self, transaction: &mut Transaction, cursor: &ChangeCursor) -> Result<Replayed, StoreError> {
+        let mut sql = transaction.sql();
+        sql.push("SELECT ");
+        write_is_in_log(&mut sql, cursor.seen);
+        let is_in_log: bool = transaction.connection().fetch_one(sql).await?.get(0)?;
+        if cursor.epoch != self.epoch || cursor.position > self.last || !is_in_log {
+            return Ok(Replayed::LostCursor);
+        }
+        self.move_back(transaction, cursor.position).await
     }
 
     async fn move_back(&self, transaction: &mut Transaction, number: i64) -> Result<Replayed, StoreError> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http::Method;
 use serde_json::json;
 
 use super::scene::{Administrator, Scene, between, hidden, text};
@@ -42,6 +43,34 @@ async fn page(administrator: &Administrator, path: &str) -> String {
 }
 
 on_both_databases! {
+    async fn a_webhook_shows_the_deletions_that_it_lost(engine: Engine) {
+        let (scene, _dns) = scene(engine).await;
+        let own = scene.sign_in("acme", "admin").await;
+        let (_, token) = own.generate("automation").await;
+        let body = json!({ "target_url": "https://hooks.test/", "event": "submission.deleted" });
+        let answer = own.caller.with(&token).post("/api/v1/subscribe").json(&body).send().await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        for path in ["/admin/webhooks", "/admin/webhooks/1"] {
+            assert!(!page(&own, path).await.contains("lost"), "{path}");
+        }
+        let database = scene.database("acme").await;
+        let until = match &database {
+            Database::Postgres(_) => "to_timestamp(1772366400)",
+            Database::Sqlite(_) => "1772366400000000",
+        };
+        database.execute(&format!("UPDATE subscriptions SET lost_deletions = 3, lost_until = {until}")).await;
+        database.close().await;
+        for (language, expected) in [
+            ("en", "3 deletions were not sent within 90 days and are lost"),
+            ("de", "3 Löschungen wurden nicht innerhalb von 90 Tagen gesendet und sind verloren"),
+        ] {
+            let page = async |path: &str| text(&own.call(Method::GET, path).header("accept-language", language).send().await);
+            assert!(page("/admin/webhooks").await.contains(expected), "{language}");
+            let shown = page("/admin/webhooks/1").await;
+            assert!(shown.contains(expected) && shown.contains("2026-03-01T12:00:00"), "{shown}");
+        }
+    }
+
     async fn a_webhook_is_shown_tested_paused_resumed_and_rotated(engine: Engine) {
         const PATH: &str = "/admin/webhooks/1";
         let (scene, _dns) = scene(engine).await;

@@ -1,6 +1,8 @@
 //! `GET /submission/changes`: the feed of changes.
 
 pub(crate) mod follower;
+mod form_tree;
+mod history;
 mod recipes;
 mod waiting;
 
@@ -252,7 +254,7 @@ on_both_databases! {
             ("UPDATE submissions SET status = 'info' WHERE id = 2", &[][..]),
             ("UPDATE submissions SET form_id = 3 WHERE id = 1", &[("updated", 1)]),
             ("UPDATE submissions SET form_id = 2 WHERE id = 1", &[("deleted", 1)]),
-            ("UPDATE submissions SET form_id = 1 WHERE id IN (1, 2)", &[("updated", 1), ("updated", 2)]),
+            ("UPDATE submissions SET form_id = 1 WHERE id IN (1, 2)", &[("created", 1), ("created", 2)]),
             ("DELETE FROM submissions WHERE id = 3", &[("deleted", 3)]),
         ] {
             database.execute(statement).await;
@@ -268,7 +270,7 @@ on_both_databases! {
         }
         assert_eq!(follower.catch_up().await, entries(&[("deleted", 1)]));
         database.execute("UPDATE submissions SET form_id = 1 WHERE id = 1").await;
-        assert_eq!(follower.catch_up().await, entries(&[("updated", 1)]));
+        assert_eq!(follower.catch_up().await, entries(&[("created", 1)]));
         // More sub-forms than are looked up one after the other.
         for form in 100..200 {
             database.execute(&format!("INSERT INTO forms (id, name, parent_id) VALUES ({form}, 'F', 1)")).await;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::scene::{LIMIT, Scene, by_id, received};
+use super::scene::{LIMIT, Scene, by_id, events, received};
 use crate::support::fixture::on_both_databases;
 use crate::support::receiver::{Act, Receiver};
+use crate::support::rewind::Rewind;
 
 /// How often a node is killed. Each time, its lease has to end first.
 const KILLS: usize = 3;
@@ -40,6 +41,32 @@ on_both_databases! {
         for attempts in same.values() {
             assert!(attempts.iter().all(|attempt| attempt.body == attempts[0].body), "{attempts:?}");
         }
+    }
+
+    async fn a_sender_whose_database_goes_back_sends_what_has_its_numbers_now(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        // The last of four is answered after the database went back.
+        let receiver = Receiver::start(|nth| {
+            if nth == 3 { [vec![Act::Pause(Duration::from_secs(4))], Act::status(200)].concat() } else { Act::status(200) }
+        })
+        .await;
+        scene.subscribe(&receiver, "submission.created", None).await;
+        scene.insert(1, 1, "x").await;
+        scene.wait_for("SELECT count(*) FROM webhook_attempts", 1).await;
+        scene.wait_until_delivered().await;
+        let kept = Rewind::to_now(&scene.database).await;
+        for submission in 11..=13 {
+            scene.insert(submission, 1, "x").await;
+        }
+        received(&receiver, 4).await;
+        kept.go_back().await;
+        for submission in 21..=24 {
+            scene.insert(submission, 1, "x").await;
+        }
+        let mut sent: Vec<String> = events(&received(&receiver, 8).await).into_iter().map(|(_, id)| id).collect();
+        sent.sort();
+        sent.dedup();
+        assert_eq!(sent, ["sub_1", "sub_11", "sub_12", "sub_13", "sub_21", "sub_22", "sub_23", "sub_24"]);
     }
 
     async fn a_node_that_was_paused_writes_nothing_about_what_another_has_taken_over(engine: Engine) {

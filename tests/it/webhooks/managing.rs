@@ -41,6 +41,50 @@ impl Scene {
 }
 
 on_both_databases! {
+    async fn a_subscription_that_was_paused_for_too_long_says_which_deletions_it_lost(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        let receiver = Receiver::always(Act::status(200)).await;
+        let ids = [
+            scene.subscribe(&receiver, "submission.deleted", None).await,
+            scene.subscribe(&receiver, "submission.deleted", Some("for_1")).await,
+            scene.subscribe(&receiver, "submission.updated", None).await,
+            scene.subscribe(&receiver, "submission.deleted", Some("for_3")).await,
+        ]
+        .map(|subscription| subscription["id"].clone());
+        for id in &ids[..3] {
+            scene.acted(id, "pause", &json!({})).await;
+        }
+        // Of the first form, of its sub-form, of another one, and one that is not too old.
+        for (submission, form) in [(1, 1), (2, 2), (3, 3), (4, 1)] {
+            scene.insert(submission, form, "x").await;
+        }
+        assert_eq!(scene.subscription(&ids[0]).await["lost_deletions"], 0);
+        scene.execute("DELETE FROM answers; DELETE FROM submissions").await;
+        received(&receiver, 1).await;
+        scene.wait_until_delivered().await;
+        let past = [1, 2, 3].map(|day| scene.at((day - 200) * 86_400));
+        for (submission, past) in (1..).zip(&past) {
+            scene.execute(&format!("UPDATE submission_changes SET changed_at = {past} WHERE submission_id = {submission}")).await;
+        }
+        assert_eq!(scene.site.run(&["migrate"], b"").code, 0);
+        let mut shown = Vec::new();
+        for id in &ids {
+            let subscription = scene.subscription(id).await;
+            shown.push((subscription["lost_deletions"].clone(), subscription["lost_until"].clone()));
+        }
+        let lost = |count: i64, until: &str| (json!(count), json!(until));
+        let none = (json!(0), Value::Null);
+        let expected =
+            [lost(3, "2025-08-16T12:00:00.000000Z"), lost(2, "2025-08-15T12:00:00.000000Z"), none.clone(), none];
+        assert_eq!(shown, expected);
+        // It goes on with what is left, and still says what it has lost.
+        let resumed = scene.acted(&ids[1], "resume", &json!({})).await;
+        assert_eq!((&resumed["state"], &resumed["lost_deletions"]), (&json!("active"), &json!(2)));
+        assert_eq!(events(&received(&receiver, 2).await)[1].1, "sub_4");
+        let listed = scene.site.run(&["webhook", "show", "--tenant", "acme", ids[0].as_str().expect("an id")], b"");
+        assert!(listed.stdout.contains("lost deletions"), "{listed:?}");
+    }
+
     async fn a_paused_subscription_gets_what_happened_meanwhile_once_it_is_resumed(engine: Engine) {
         let scene = Scene::new(engine).await;
         let receiver = Receiver::always(Act::status(200)).await;

@@ -19,6 +19,7 @@ use crate::api::changes::follower::{Follower, all_submissions};
 use crate::support::client::Client;
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::rewind::Rewind;
 
 const WRITERS: usize = 5;
 
@@ -95,7 +96,7 @@ impl Writer {
         let form = self.random.random_range(1..=FORMS);
         let label = self.random.random_range(1..=LABELS);
         let word = WORDS.choose(&mut self.random).expect("there are some");
-        match self.random.random_range(0..34) {
+        match self.random.random_range(0..35) {
             0..=4 => format!(
                 "INSERT INTO submissions (id, form_id, parent_id, status, created_at, updated_at) \
                  VALUES ({id}, {form}, {}, 'pending', {at}, {at}) ON CONFLICT DO NOTHING",
@@ -129,6 +130,10 @@ impl Writer {
             30 => format!("UPDATE forms SET graduated = NOT graduated WHERE id = {form}"),
             31 => format!("UPDATE submission_labels SET submission_id = {other} WHERE submission_id = {id}"),
             32 => format!("DELETE FROM submissions WHERE parent_id IS NULL AND id % 7 = {}", id % 7),
+            33 => {
+                let below = if self.random.random_bool(0.5) { "NULL".to_owned() } else { label.to_string() };
+                format!("UPDATE forms SET parent_id = {below} WHERE id = {form}")
+            }
             // Rarely: else there is nothing to compare.
             _ if !self.random.random_bool(0.1) => {
                 format!("UPDATE submissions SET updated_at = {at} WHERE form_id = {form}")
@@ -217,7 +222,11 @@ fn cases() -> Vec<(Value, String)> {
     let mut cases =
         vec![(json!({}), "true".to_owned()), (json!({"statuses": ["approved"]}), "l.status = 'approved'".to_owned())];
     for form in 1..=FORMS {
-        cases.push((json!({"forms": [form]}), format!("l.form_id = {form}")));
+        let within = format!(
+            "l.form_id IN (WITH RECURSIVE w (id) AS (SELECT id FROM forms WHERE id = {form} \
+             UNION SELECT f.id FROM forms f JOIN w ON f.parent_id = w.id) SELECT id FROM w)"
+        );
+        cases.push((json!({"forms": [form]}), within));
     }
     for label in 1..=LABELS {
         let labelled = format!("l.id IN (SELECT submission_id FROM submission_labels WHERE label_id = {label})");
@@ -338,12 +347,21 @@ on_both_databases! {
             }
         };
         let comparing = async {
+            let mut kept: Option<Rewind<'_>> = None;
             let mut unnoticed = Writer::new(engine, !seed);
             for _ in 0..rounds {
                 pause.wait().await;
                 if engine == Engine::Postgres {
                     write_unnoticed(&account, &database, &mut unnoticed).await;
                 }
+                // In every second pause, what was written since the one before is lost.
+                kept = match kept {
+                    Some(kept) => {
+                        kept.go_back().await;
+                        None
+                    }
+                    None => Some(Rewind::to_now(&database).await),
+                };
                 assert_right(&account, &database, seed).await;
                 for (filter, follower) in &followers {
                     let mut follower = follower.lock().await;

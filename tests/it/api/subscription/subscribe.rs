@@ -18,7 +18,8 @@ on_both_databases! {
         let made = data(&subscribe(client, &json!({"target_url": TARGET})).await, 201);
         let keys: Vec<&String> = made.as_object().unwrap().keys().collect();
         let first = ["id", "target_url", "event", "form", "created_at", "state", "reason", "failing_since"];
-        assert_eq!(keys, [&first[..], &["next_attempt_at", "pending", "last_success_at", "secret"]].concat());
+        let last = ["next_attempt_at", "pending", "last_success_at", "lost_deletions", "lost_until", "secret"];
+        assert_eq!(keys, [&first[..], &last].concat());
         assert_eq!((&made["state"], &made["pending"], &made["reason"]), (&json!("active"), &json!(0), &Value::Null));
         assert_eq!((&made["target_url"], &made["event"], &made["form"]), (&json!(TARGET), &json!("submission.created"), &Value::Null));
         let secret = made["secret"].as_str().unwrap().strip_prefix("whsec_").unwrap();
