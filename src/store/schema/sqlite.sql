@@ -273,6 +273,12 @@ CREATE TRIGGER audit_log_is_not_deleted_from BEFORE DELETE ON audit_log
 BEGIN
   SELECT RAISE(ABORT, 'rows of audit_log are only added');
 END;
+-- A row that REPLACE removes is no DELETE.
+CREATE TRIGGER audit_log_is_not_replaced BEFORE INSERT ON audit_log
+WHEN EXISTS (SELECT 1 FROM audit_log WHERE id = NEW.id)
+BEGIN
+  SELECT RAISE(ABORT, 'rows of audit_log are only added');
+END;
 
 -- 9. Group syncs
 
@@ -341,8 +347,13 @@ CREATE TRIGGER users_deleted AFTER DELETE ON users BEGIN
   INSERT INTO stale_counts VALUES ('users', OLD.id >> 10);
 END;
 
+-- Without foreign keys, there can be submissions of a form that is missing, which shows no children.
 CREATE TRIGGER forms_inserting BEFORE INSERT ON forms BEGIN
-  INSERT INTO intake (form_id) SELECT id FROM forms WHERE id = NEW.id AND graduated <> NEW.graduated;
+  SELECT raise(ABORT, 'a submission of the form has a parent and children')
+    FROM forms f JOIN submissions p ON p.form_id = f.id JOIN submissions c ON c.parent_id = p.id
+    WHERE f.id = NEW.id AND NEW.graduated > f.graduated AND p.parent_id IS NOT NULL;
+  INSERT INTO intake (form_id) SELECT NEW.id
+    WHERE NEW.graduated <> coalesce((SELECT graduated FROM forms WHERE id = NEW.id), 0);
 END;
 CREATE TRIGGER forms_inserted AFTER INSERT ON forms BEGIN
   INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10);
@@ -350,11 +361,13 @@ END;
 CREATE TRIGGER forms_updated AFTER UPDATE ON forms BEGIN
   SELECT raise(ABORT, 'a submission of the form has a parent and children')
     FROM submissions c JOIN submissions p ON p.id = c.parent_id
-    WHERE NEW.graduated > OLD.graduated AND p.form_id = NEW.id AND p.parent_id IS NOT NULL;
+    WHERE NEW.graduated AND (NOT OLD.graduated OR NEW.id <> OLD.id) AND p.form_id = NEW.id AND p.parent_id IS NOT NULL;
   INSERT INTO intake (form_id) SELECT NEW.id WHERE NEW.graduated <> OLD.graduated OR NEW.id <> OLD.id;
+  INSERT INTO intake (form_id) SELECT OLD.id WHERE NEW.id <> OLD.id;
   INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10), ('forms', OLD.id >> 10);
 END;
 CREATE TRIGGER forms_deleted AFTER DELETE ON forms BEGIN
+  INSERT INTO intake (form_id) SELECT OLD.id WHERE OLD.graduated;
   INSERT INTO stale_counts VALUES ('forms', OLD.id >> 10);
 END;
 
@@ -389,6 +402,10 @@ CREATE TRIGGER submissions_inserted AFTER INSERT ON submissions BEGIN
   SELECT raise(ABORT, 'the parent of a child submission has no parent itself')
     FROM submissions p JOIN forms f ON f.id = p.form_id
     WHERE p.id = NEW.parent_id AND f.graduated AND p.parent_id IS NOT NULL;
+  SELECT raise(ABORT, 'a submission with child submissions can have no parent')
+    FROM forms
+    WHERE NEW.parent_id IS NOT NULL AND id = NEW.form_id AND graduated
+      AND EXISTS (SELECT 1 FROM submissions WHERE parent_id = NEW.id);
   INSERT INTO intake (submission_id, children) VALUES (NEW.id, 1);
 END;
 CREATE TRIGGER submissions_updated AFTER UPDATE ON submissions BEGIN
@@ -398,7 +415,7 @@ CREATE TRIGGER submissions_updated AFTER UPDATE ON submissions BEGIN
       AND p.id = NEW.parent_id AND f.graduated AND p.parent_id IS NOT NULL;
   SELECT raise(ABORT, 'a submission with child submissions can have no parent')
     FROM forms
-    WHERE (NEW.parent_id IS NOT OLD.parent_id OR NEW.form_id <> OLD.form_id)
+    WHERE (NEW.parent_id IS NOT OLD.parent_id OR NEW.form_id <> OLD.form_id OR NEW.id <> OLD.id)
       AND NEW.parent_id IS NOT NULL AND id = NEW.form_id AND graduated
       AND EXISTS (SELECT 1 FROM submissions WHERE parent_id = NEW.id);
   INSERT INTO intake (submission_id, children) VALUES (NEW.id, NEW.form_id <> OLD.form_id OR NEW.id <> OLD.id);
