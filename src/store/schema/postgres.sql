@@ -804,12 +804,14 @@ INSERT INTO listed_counts (counted, key, status, listed)
 CREATE TABLE change_state (
   epoch text NOT NULL,
   last_seq bigint NOT NULL,
+  released_seq bigint NOT NULL DEFAULT 0,
   forgotten_seq bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX change_state_single ON change_state ((true));
 COMMENT ON TABLE change_state IS 'One row. The transaction that numbers changes locks it, so there is one at a time.';
 COMMENT ON COLUMN change_state.epoch IS '32 hexadecimal digits, which change when the log begins again: older cursors then lead nowhere.';
 COMMENT ON COLUMN change_state.last_seq IS 'The last number that was given.';
+COMMENT ON COLUMN change_state.released_seq IS 'Up to this number, events may have been sent. None beyond it was.';
 COMMENT ON COLUMN change_state.forgotten_seq IS 'The last number of a deletion that is no longer kept.';
 INSERT INTO change_state (epoch, last_seq) VALUES (replace(gen_random_uuid()::text, '-', ''), 0);
 

@@ -548,6 +548,7 @@ CREATE TABLE change_state (
   single INTEGER PRIMARY KEY DEFAULT 1,
   epoch TEXT NOT NULL, -- changes when the log begins again: older cursors then lead nowhere
   last_seq INTEGER NOT NULL, -- the last number that was given
+  released_seq INTEGER NOT NULL DEFAULT 0, -- up to this number, events may have been sent; none beyond it was
   forgotten_seq INTEGER NOT NULL DEFAULT 0 -- the last number of a deletion that is no longer kept
 ) STRICT;
 INSERT INTO change_state (epoch, last_seq) VALUES (lower(hex(randomblob(16))), 0);

@@ -4,6 +4,11 @@
 //! the next numbers, in the transaction that takes the notes. Settlers run one at a time, so a number is visible before
 //! any later one is given, and a transaction that commits late gets its numbers late. No reader misses any.
 //!
+//! Several changes of a submission are one event until it may have been sent: a created submission whose answers come later is
+//! still `created`. Whether it may have been sent is decided here and not by the clock ([`release`]): senders send no event
+//! before it is released, and a settler releases the events that are due in the transaction in which it numbers. So a settler
+//! never changes an event that somebody sends, however late a transaction commits.
+//!
 //! A submission has one row, which moves to the end when the submission changes. So a first load and following the
 //! changes are the same loop, and the log never has more rows than there are submissions, apart from deletions.
 
@@ -14,6 +19,7 @@ use jiff::Timestamp;
 
 use super::intake::NotedAt;
 use super::reading::ContentById;
+use super::release::{self, Taken};
 use crate::store::StoreError;
 use crate::store::changes::NEW_EPOCH;
 use crate::store::engine::Transaction;
@@ -129,8 +135,9 @@ impl Entry {
     }
 
     /// Gives a change the number `seq`.
-    fn change(&mut self, change: Change, seq: i64, noted: NotedAt, events: Events, settle: Duration) {
-        let event = (events == Events::Sent).then_some(seq);
+    fn change(&mut self, change: Change, seq: i64, noted: NotedAt, numbering: &Numbering, settle: Duration) {
+        let event = (numbering.events == Events::Sent).then_some(seq);
+        let is_unsent = self.created_event.is_some_and(|created| created > numbering.released);
         // A clock that was set back goes on from an instant before the last change.
         let continues = noted.first.duration_since(self.changed_at).unsigned_abs() < settle;
         let is_same_event = continues && noted.first < self.burst_at + settle * MAX_BURST;
@@ -141,7 +148,7 @@ impl Entry {
                 (self.created_event, self.updated_event, self.deleted_event) = (event, None, None);
             }
             // A submission and its answers may come in several transactions, and are one event.
-            Change::Updated if self.created_event.is_some() && self.updated_event.is_none() && is_same_event => {
+            Change::Updated if is_unsent && self.updated_event.is_none() && is_same_event => {
                 self.created_event = event.or(self.created_event);
             }
             Change::Updated => self.updated_event = event.or(self.updated_event),
@@ -161,6 +168,8 @@ impl Entry {
 #[derive(Debug)]
 pub(super) struct Numbering {
     last: i64,
+    /// Events beyond this number were sent to nobody.
+    released: i64,
     events: Events,
 }
 
@@ -168,12 +177,12 @@ impl Numbering {
     /// The transaction must be the only one to settle.
     pub(super) async fn begin(transaction: &mut Transaction, events: Events) -> Result<Self, StoreError> {
         let mut sql = transaction.sql();
-        sql.push("SELECT last_seq");
+        sql.push("SELECT last_seq, released_seq");
         // The rows of a dump are dropped, and ours are not.
         sql.push_either(", set_config('formgate.numbers', 'on', true)", "").push(" FROM change_state");
         let rows = transaction.fetch_all(sql).await?;
-        let last = rows.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
-        Ok(Self { last, events })
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        Ok(Self { last: row.get(0)?, released: row.get(1)?, events })
     }
 
     /// Begins the log again: every submission is gone at once.
@@ -189,9 +198,12 @@ impl Numbering {
         Ok(())
     }
 
-    pub(super) async fn end(self, transaction: &mut Transaction) -> Result<(), StoreError> {
+    /// Writes the last number, and releases the events that are due.
+    pub(super) async fn end(self, transaction: &mut Transaction, taken: Taken) -> Result<(), StoreError> {
+        let settle = transaction.settle_time();
         let mut sql = transaction.sql();
-        sql.push("UPDATE change_state SET last_seq = ").bind(self.last);
+        sql.push("UPDATE change_state SET last_seq = ").bind(self.last).push(", released_seq = ");
+        release::write_released(&mut sql, taken, settle, self.released, self.last);
         transaction.execute(sql).await?;
         Ok(())
     }
@@ -231,7 +243,7 @@ impl Numbering {
             if let Some(from) = changed.moved_from.get(id) {
                 moves.push(&(id, from, self.last, instant(noted.last)));
             }
-            entry.change(*change, self.last, *noted, self.events, settle);
+            entry.change(*change, self.last, *noted, self, settle);
         }
         CHANGES.delete(transaction, &changed.forgotten).await?;
         let mut rows = JsonRows::new();

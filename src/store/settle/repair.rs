@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::numbering::{Events, Numbering};
 use super::options::FOR_A_COMMAND;
+use super::release::Taken;
 use super::writing::Differences;
 use super::{begin, counts, create_indexes, derive, intake, settle_all};
 use crate::store::engine::{Database, Transaction};
@@ -26,7 +27,7 @@ pub(in crate::store) async fn repair(database: &Database) -> Result<(Differences
         let Some(&end) = ids.last() else { break };
         let mut numbering = Numbering::begin(&mut transaction, Events::Sent).await?;
         differences += derive(&mut transaction, &ids, &BTreeMap::new(), None, &mut numbering).await?.0;
-        numbering.end(&mut transaction).await?;
+        numbering.end(&mut transaction, Taken::Some).await?;
         transaction.commit().await?;
         last = end;
     }
