@@ -2,7 +2,7 @@
 //!
 //! Each budget is a token bucket, stored as the instant at which it is full again (the generic cell rate algorithm): so a
 //! budget is one row, and one that is full needs none. Budgets are taken in the transaction that begins an order, all of
-//! them or none.
+//! them or none. After the clock was set back, a budget may seem to be full later than in its whole period: then it counts as full.
 //!
 //! Of a budget that all accounts have together, each has a share. Beyond it, an account takes what is left above a level that
 //! is kept for the others: one that is alone gets all that comes back, and one that comes later finds something.
@@ -48,6 +48,11 @@ impl Budget {
         self.period / self.capacity.max(1)
     }
 
+    /// When it is full again, by what is stored: at the earliest now.
+    fn full_at(&self, stored: Timestamp, now: Timestamp) -> Timestamp {
+        if stored > now + self.period { now } else { stored.max(now) }
+    }
+
     /// From when on a token may be taken, if the bucket is full at an instant.
     fn free_at(&self, full_at: Timestamp) -> Timestamp {
         full_at - self.usable()
@@ -89,12 +94,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn take_budgets(
-        &self,
-        budgets: &[Budget],
-        domain: &DomainRecord,
-        lease: Duration,
-    ) -> Result<Taken, StoreError> {
+    pub async fn take_budgets(&self, budgets: &[Budget], domain: &DomainRecord) -> Result<Taken, StoreError> {
         let mut transaction = self.database.begin().await?;
         let now = now(&mut transaction).await?;
         for budget in budgets {
@@ -103,7 +103,7 @@ impl Registry {
                 return Ok(Taken::Until { budget: budget.name.clone(), at });
             }
         }
-        if !write(&mut transaction, domain, Lease::Keep(lease)).await? {
+        if !write(&mut transaction, domain, Lease::Keep).await? {
             transaction.roll_back().await?;
             return Ok(Taken::NotOwn);
         }
@@ -119,11 +119,13 @@ impl Registry {
         let mut transaction = self.database.begin().await?;
         let now = now(&mut transaction).await?;
         let full_at = full_at(&mut transaction, budget, now).await?;
-        fill_at(&mut transaction, budget, full_at + budget.interval()).await?;
+        // At most used up.
+        let full_at = (full_at + budget.interval()).min(now + budget.period);
+        fill_at(&mut transaction, budget, full_at).await?;
         Ok(transaction.commit().await?)
     }
 
-    /// Uses a budget up: from this instant on, and not before, a token may be taken.
+    /// Uses a budget up: from this instant on, and not before, a token may be taken. It is no later than the period.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -131,18 +133,18 @@ impl Registry {
         let mut transaction = self.database.begin().await?;
         let now = now(&mut transaction).await?;
         let full_at = full_at(&mut transaction, budget, now).await?;
-        let until = full_at.max(until + budget.usable());
+        let until = full_at.max(until + budget.usable()).min(now + budget.period);
         fill_at(&mut transaction, budget, until).await?;
         Ok(transaction.commit().await?)
     }
 
-    /// Forgets the budgets that are full: a row says nothing then. Returns how many.
+    /// Forgets the budgets that are full, or full later than any can be: a row says nothing then. Returns how many.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn forget_full_budgets(&self) -> Result<u64, StoreError> {
         let mut sql = self.database.sql();
-        sql.push("DELETE FROM registry_budgets WHERE full_at <= ").push_now_plus(Duration::ZERO);
+        sql.push("DELETE FROM registry_budgets WHERE ").push_has_passed("full_at", DomainRecord::LONGEST_PAUSE);
         self.database.execute(sql).await
     }
 
@@ -156,8 +158,9 @@ impl Registry {
         sql.push("SELECT full_at, ").push_now_plus(Duration::ZERO).push(" FROM registry_budgets WHERE name = ");
         sql.bind(budget.name.as_str());
         let Some(row) = reader.fetch_optional(sql).await? else { return Ok((budget.capacity, None)) };
-        let (full_at, now): (Timestamp, Timestamp) = (row.get(0)?, row.get(1)?);
-        let missing = full_at.duration_since(now).as_secs_f64().max(0.0) / budget.interval().as_secs_f64();
+        let (stored, now): (Timestamp, Timestamp) = (row.get(0)?, row.get(1)?);
+        let full_at = budget.full_at(stored, now);
+        let missing = full_at.duration_since(now).as_secs_f64() / budget.interval().as_secs_f64();
         // Rounded up: a token that is partly there can't be taken.
         let missing = if missing < f64::from(budget.capacity) { missing.ceil() } else { f64::from(budget.capacity) };
         let free_at = budget.free_at(full_at);
@@ -212,5 +215,5 @@ async fn full_at(transaction: &mut Transaction, budget: &Budget, now: Timestamp)
     sql.push("INSERT INTO registry_budgets AS known (name, full_at) VALUES (").bind(budget.name.as_str()).push(", ");
     sql.bind(now).push(") ON CONFLICT (name) DO UPDATE SET full_at = known.full_at RETURNING full_at");
     let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
-    Ok(row.get::<Timestamp>(0)?.max(now))
+    Ok(budget.full_at(row.get(0)?, now))
 }
