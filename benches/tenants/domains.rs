@@ -82,7 +82,7 @@ async fn fill(world: &World) -> anyhow::Result<()> {
     // In steps, as a node takes them.
     loop {
         let (_, due) = registry.due_domains(500).await?;
-        let leased = registry.lease_domains("bench", &due, Duration::from_mins(1)).await?;
+        let leased = registry.lease_domains("bench", &due).await?;
         if leased.is_empty() {
             break;
         }
@@ -107,7 +107,7 @@ async fn queue(world: &World) -> anyhow::Result<()> {
     let mut last = None;
     while began.elapsed() < TURN {
         let (now, due) = registry.due_domains(AT_ONCE).await?;
-        let leased = registry.lease_domains("bench", &due, Duration::from_mins(1)).await?;
+        let leased = registry.lease_domains("bench", &due).await?;
         if leased.is_empty() {
             break;
         }
@@ -126,7 +126,7 @@ async fn queue(world: &World) -> anyhow::Result<()> {
     let domain = last.ok_or_else(|| anyhow::anyhow!("no row was due"))?;
     let began = Instant::now();
     for _ in 0..100 {
-        registry.take_budgets(std::slice::from_ref(&budget), &domain, Duration::from_secs(1)).await?;
+        registry.take_budgets(std::slice::from_ref(&budget), &domain).await?;
     }
     println!("  a budget                {:>9.1?}", began.elapsed() / 100);
     registry.close().await;

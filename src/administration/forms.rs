@@ -1,8 +1,9 @@
-//! The body of a form, parsed.
+//! The body of a form, parsed, and the parameters of a query.
 //!
-//! Owns what is accepted as one: a single encoding, UTF-8, few fields, each of them once.
+//! Owns what is accepted as a form: a single encoding, UTF-8, few fields, each of them once.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::request;
@@ -54,6 +55,12 @@ pub(super) fn parameter<'q>(query: Option<&'q str>, name: &str) -> Cow<'q, str> 
     parameters.find(|(parameter, _)| parameter == name).map(|(_, value)| value).unwrap_or_default()
 }
 
+/// Whether a query has a parameter more than once: which one is meant can't be known.
+pub(super) fn repeats_a_parameter(query: Option<&str>) -> bool {
+    let mut names = HashSet::new();
+    form_urlencoded::parse(query.unwrap_or_default().as_bytes()).any(|(name, _)| !names.insert(name))
+}
+
 #[cfg(test)]
 mod tests {
     use http::Request;
@@ -72,6 +79,15 @@ mod tests {
         let form =
             parse("Application/X-WWW-Form-Urlencoded; charset=UTF-8", "name=Z%C3%BCrich+%26+B%2B&expires=").unwrap();
         assert_eq!((form.field("name"), form.field("expires"), form.field("other")), ("Zürich & B+", "", ""));
+    }
+
+    #[test]
+    fn a_parameter_that_is_given_twice_is_noticed_however_it_is_spelled() {
+        for (query, expected) in
+            [(None, false), (Some("a=1&b=1"), false), (Some("a=1&b=2&%61=1"), true), (Some("show=x&show"), true)]
+        {
+            assert_eq!(repeats_a_parameter(query), expected, "{query:?}");
+        }
     }
 
     #[test]

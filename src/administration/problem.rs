@@ -136,6 +136,11 @@ impl Area {
         }
     }
 
+    /// For a query that has a parameter twice.
+    pub(super) fn unreadable(&self) -> Reply {
+        self.back_to_overview(StatusCode::UNPROCESSABLE_ENTITY, &self.texts.problems.unreadable)
+    }
+
     /// For something that does not exist.
     pub(super) fn unknown(&self, what: &str) -> Reply {
         let problem = Problem { title: &self.texts.problems.no_such_page, sentences: vec![what.to_owned()] };

@@ -9,7 +9,7 @@ use http::{Method, request};
 use jiff::Timestamp;
 
 use super::cookie::SessionSecret;
-use super::forms::Form;
+use super::forms::{Form, repeats_a_parameter};
 use super::protection::{Referrer, is_from_own_page};
 use super::routes::{self, Needs, Page, Route};
 use super::times::Moment;
@@ -161,6 +161,7 @@ impl Area {
             return Ok(self.not_signed_in(&visit, true));
         };
         match form {
+            None if repeats_a_parameter(member.visit.head.uri.query()) => Ok(self.unreadable()),
             None => read(&member, route.page, segment).await,
             Some(form) if !member.secret.accepts(form.field("form_token")) => Ok(self.stale_form()),
             Some(_) if route.needs == Needs::Admin && member.session.role != AdminRole::Admin => Ok(self.only_viewer()),

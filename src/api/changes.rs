@@ -2,6 +2,7 @@
 //!
 //! Owns the parameters and the text of a cursor; the store reads the log.
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -51,7 +52,7 @@ struct Parameters {
 impl Parameters {
     fn parse(call: &Call<'_>, faults: &mut Faults) -> Self {
         let number = |name: &'static str, default: u32, from: u32, to: u32, faults: &mut Faults| {
-            let Some(value) = query::value(call, name) else { return default };
+            let Some(value) = query::value(call, name, faults) else { return default };
             let digits = value.bytes().all(|byte| byte.is_ascii_digit());
             value.parse().ok().filter(|number| digits && (from..=to).contains(number)).unwrap_or_else(|| {
                 faults.add(name, format_args!("The {name} must be an integer from {from} to {to}."));
@@ -60,8 +61,8 @@ impl Parameters {
         };
         let limit = number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT, faults);
         let wait = number("wait", 0, 0, u32::try_from(MAX_WAIT.as_secs()).unwrap_or(u32::MAX), faults);
-        let forms = query::value(call, "forms").map_or_else(Vec::new, |value| forms(&value, faults));
-        let from = match query::value(call, "cursor").as_deref() {
+        let forms = forms(query::values(call, "forms"), faults);
+        let from = match query::value(call, "cursor", faults).as_deref() {
             None => ChangesFrom::Beginning,
             Some("now") => ChangesFrom::Now,
             Some(text) => match read_cursor(text) {
@@ -80,9 +81,20 @@ impl Parameters {
     }
 }
 
-fn forms(value: &str, faults: &mut Faults) -> Vec<i64> {
-    let ids: Option<Vec<i64>> = value.split(',').take(MAX_FORMS + 1).map(|id| IdKind::Form.parse(id.trim())).collect();
-    match ids {
+/// The forms of every value, each of which is a list.
+fn forms<'a>(values: impl Iterator<Item = Cow<'a, str>>, faults: &mut Faults) -> Vec<i64> {
+    let (mut ids, mut are_ids) = (Vec::new(), true);
+    for value in values {
+        for id in value.split(',') {
+            // One more shows that there are too many.
+            if ids.len() <= MAX_FORMS {
+                let id = IdKind::Form.parse(id.trim());
+                are_ids &= id.is_some();
+                ids.extend(id);
+            }
+        }
+    }
+    match are_ids.then_some(ids) {
         Some(mut ids) if ids.len() <= MAX_FORMS => {
             ids.sort_unstable();
             ids.dedup();

@@ -91,7 +91,7 @@ impl<'g> From<&'g GroupSummary> for GroupJson<'g> {
 pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let mut faults = Faults::default();
     let request = page::parse(call, PAGE_SIZE, &mut faults);
-    let external_id = query::value(call, "external_id");
+    let external_id = query::value(call, "external_id", &mut faults);
     if external_id.as_ref().is_some_and(|id| id.contains('\0')) {
         faults.add("external_id", "The external_id must not contain NUL characters.");
     }
@@ -106,7 +106,7 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
 
 pub(super) async fn show(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
     let id = IdKind::Group.parse(id).ok_or(Refusal::GroupNotFound)?;
-    if query::value(call, "page").is_none() {
+    if query::values(call, "page").next().is_none() {
         let group = store(admitted).await?.find_group(id).await?.ok_or(Refusal::GroupNotFound)?;
         return reply(group, End::Group).await;
     }
@@ -212,7 +212,7 @@ pub(super) async fn write(admitted: &Admitted, call: Call<'_>) -> Result<Reply, 
     let mut faults = Faults::default();
     let dry_run = query::flag(&call, "dry_run", &mut faults);
     let confirmed = query::flag(&call, "confirm", &mut faults);
-    let report = match query::value(&call, "report").as_deref() {
+    let report = match query::value(&call, "report", &mut faults).as_deref() {
         None => Report::Counts,
         Some("members") => Report::Members,
         Some(_) => {

@@ -18,7 +18,7 @@ pub(super) const TYPICAL_BYTES: usize = 40 << 10;
 /// Parses `?page=n`; defaults to the first page.
 pub(super) fn parse(call: &Call<'_>, size: u32, faults: &mut Faults) -> PageRequest {
     let mut number = NonZeroU64::MIN;
-    if let Some(value) = query::value(call, "page") {
+    if let Some(value) = query::value(call, "page", faults) {
         let digits = value.bytes().all(|byte| byte.is_ascii_digit());
         match value.parse().ok().filter(|_| digits) {
             Some(page) => number = page,
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn links_keep_the_other_parameters() {
-        let page = envelope("page=1&managed=1&external_id=a%26b+c&page=2&x", 20, 41);
+        let page = envelope("managed=1&external_id=a%26b+c&page=2&x", 20, 41);
         let url = "https://acme.test:8443/api/v1/submission";
         assert_eq!(page["links"]["next"], format!("{url}?managed=1&external_id=a%26b+c&x=&page=3"));
         assert_eq!(page["meta"]["path"], url);
@@ -204,6 +204,8 @@ mod tests {
             "page=x",
             "page=18446744073709551616",
             "page[]=1&page=x",
+            "page=1&page=1",
+            "page=1&x=2&p%61ge=2",
         ] {
             let mut faults = Faults::default();
             let host = HostName::parse("acme.test").unwrap();

@@ -1,14 +1,27 @@
-//! The query of a request: percent-decoded parameters by name. If a name is repeated, the last value counts.
+//! The query of a request: percent-decoded parameters by name.
+//!
+//! Which of several values is meant can't be known, and a call with `dry_run=1&dry_run=0` must not write. So a parameter
+//! that is given more than once is a fault, unless it is a list: then all its values count.
 
 use std::borrow::Cow;
 
 use super::Call;
 use crate::error::Faults;
 
-/// A parameter's value.
-pub(super) fn value<'a>(call: &'a Call<'_>, name: &str) -> Option<Cow<'a, str>> {
-    let pairs = form_urlencoded::parse(call.query.as_bytes());
-    pairs.filter(|(known, _)| known == name).last().map(|(_, value)| value)
+/// Every value of a parameter, in the order of the query.
+pub(super) fn values<'a>(call: &'a Call<'_>, name: &str) -> impl Iterator<Item = Cow<'a, str>> {
+    form_urlencoded::parse(call.query.as_bytes()).filter(move |(known, _)| known == name).map(|(_, value)| value)
+}
+
+/// The value of a parameter that can be given once.
+pub(super) fn value<'a>(call: &'a Call<'_>, name: &str, faults: &mut Faults) -> Option<Cow<'a, str>> {
+    let mut values = values(call, name);
+    let value = values.next();
+    if values.next().is_some() {
+        faults.add(name, format_args!("The {name} must be given once."));
+        return None;
+    }
+    value
 }
 
 /// The other parameters, re-encoded, each followed by `&`.
@@ -23,7 +36,7 @@ pub(super) fn without(call: &Call<'_>, name: &str) -> String {
 
 /// A flag: `1` or `true` is on; `0`, `false` or absent is off.
 pub(super) fn flag(call: &Call<'_>, name: &str, faults: &mut Faults) -> bool {
-    match value(call, name).as_deref() {
+    match value(call, name, faults).as_deref() {
         None | Some("0" | "false") => false,
         Some("1" | "true") => true,
         Some(_) => {

@@ -17,6 +17,7 @@ pub(super) enum Scalar<'a> {
     Null,
     String(&'a str),
     Integer(i64),
+    /// The nearest one to what was sent.
     Float(f64),
     /// A boolean, an integer beyond 64 bits or, where a scalar is expected, an array or object.
     Other,

@@ -88,7 +88,7 @@ pub(super) fn list<T>(
 pub(super) fn number(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<i64> {
     let number = match value {
         Scalar::String(text) => parse_number(text),
-        number => whole(number),
+        value => positive(value),
     };
     if number.is_none() {
         faults.add(path, format_args!("The {path} must be a positive integer."));
@@ -96,14 +96,14 @@ pub(super) fn number(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Fault
     number
 }
 
-/// A positive 64-bit integer in any notation: JSON has one number type, and languages with only one write `7.0` or
-/// `7e0`.
-fn whole(number: &Scalar<'_>) -> Option<i64> {
-    const END: f64 = 9_223_372_036_854_775_808.0;
-    match *number {
-        Scalar::Integer(number) if number > 0 => Some(number),
-        #[expect(clippy::cast_possible_truncation, reason = "it is whole, and within 64 bits")]
-        Scalar::Float(number) if number.fract() == 0.0 && (1.0..END).contains(&number) => Some(number as i64),
+/// A positive 64-bit integer. JSON has one number type, and languages with only one write `7.0` or `7e0`: these are read as the
+/// nearest `f64`, which is that number below 2^53 and may be another one beyond, as for `9007199254740993.0`.
+fn positive(value: &Scalar<'_>) -> Option<i64> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    match *value {
+        Scalar::Integer(number @ 1..) => Some(number),
+        #[expect(clippy::cast_possible_truncation, reason = "it is whole, and within 53 bits")]
+        Scalar::Float(number) if number.fract() == 0.0 && (1.0..EXACT).contains(&number) => Some(number as i64),
         _ => None,
     }
 }
@@ -112,7 +112,7 @@ fn whole(number: &Scalar<'_>) -> Option<i64> {
 pub(super) fn id(value: &Scalar<'_>, path: FieldPath<'_>, kind: IdKind, faults: &mut Faults) -> Option<i64> {
     let id = match value {
         Scalar::String(text) => kind.parse(text),
-        number => whole(number),
+        value => positive(value),
     };
     if id.is_none() {
         faults
@@ -129,19 +129,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_number_is_read_however_it_is_spelled() {
+    fn a_number_is_read_exactly_or_not_at_all() {
         for (text, expected) in [
             ("7", Some(7)),
-            ("7.0", Some(7)),
-            ("70e-1", Some(7)),
+            ("9007199254740993", Some(9_007_199_254_740_993)),
             ("9223372036854775807", Some(i64::MAX)),
-            ("9223372036854774784.0", Some(9_223_372_036_854_774_784)),
+            (r#""9223372036854775807""#, Some(i64::MAX)),
+            ("7.0", Some(7)),
+            ("7e0", Some(7)),
+            ("70E-1", Some(7)),
+            ("9007199254740991.0", Some(9_007_199_254_740_991)),
+            ("9007199254740992.0", None),
+            ("9007199254740993.0", None),
+            ("4503599627370497.3", None),
             ("9223372036854775808", None),
-            ("9223372036854775808.0", None),
+            ("18446744073709551617", None),
             ("1e400", None),
+            ("1e-400", None),
             ("7.5", None),
-            ("0.0", None),
-            ("-7.0", None),
+            ("0", None),
+            ("-0", None),
+            ("-0.0", None),
+            ("-7", None),
+            (r#""7.0""#, None),
+            (r#""7e0""#, None),
         ] {
             let reader =
                 ReaderSeed(ReadScalar(|value: Scalar<'_>| number(&value, FieldPath::Top("x"), &mut Faults::default())));

@@ -14,7 +14,6 @@ use secrecy::zeroize::Zeroizing;
 use super::budgets::{self, Order};
 use super::orders::PendingOrder;
 use super::reason::{OtherReason, Reason};
-use super::worker::LEASE;
 use super::{Domains, DomainsError, schedule};
 use crate::acme::CertificateRequest;
 use crate::config::AcmeConfig;
@@ -127,7 +126,7 @@ impl Domains {
             self.enter(&mut domain, DomainState::Issuing, &Reason::None {});
         }
         domain.pending = pending.stored();
-        Ok(match registry.take_budgets(&budgets, &domain, LEASE).await? {
+        Ok(match registry.take_budgets(&budgets, &domain).await? {
             BudgetTaken::Yes => Begun::Yes(Box::new(domain)),
             BudgetTaken::NotOwn => Begun::NotOwn,
             BudgetTaken::Until { budget, at } => {

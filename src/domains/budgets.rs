@@ -12,7 +12,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::config::AuthorityLimits;
-use crate::store::registry::Budget;
+use crate::store::registry::{Budget, DomainRecord};
 use crate::store::{Registry, StoreError};
 
 /// The part of a budget that is kept for renewals: one fifth.
@@ -23,8 +23,9 @@ const RESERVED: u32 = 5;
 /// How many failed validations of a host an authority allows in an hour, by far the strictest known.
 const FAILURES: u32 = 5;
 
-/// The refill period of a limit. It has no effect: a limit is always exhausted until the instant that the authority named.
-const LIMIT: Duration = Duration::from_secs(1);
+/// The refill period of a limit, which is always exhausted until the instant that the authority named: the longest time that
+/// counts.
+const LIMIT: Duration = DomainRecord::LONGEST_PAUSE;
 
 const WEEK: Duration = Duration::from_hours(7 * 24);
 

@@ -18,7 +18,6 @@ use tokio::time::sleep;
 use super::life::event;
 use super::reason::Reason;
 use super::renewal::spread;
-use super::worker::LEASE;
 use super::{Domains, DomainsError, schedule};
 use crate::acme::{Acme, AcmeError, Challenge, ChallengeKind, Checkpoint, IssuedChain, Stop, certificate_id};
 use crate::certificate::{self, Certificate};
@@ -175,7 +174,7 @@ impl Domains {
         loop {
             sleep(KEEP_INTERVAL).await;
             let Ok(registry) = self.registry().await else { continue };
-            if matches!(registry.keep_lease(domain, LEASE).await, Ok(false)) {
+            if matches!(registry.keep_lease(domain).await, Ok(false)) {
                 return;
             }
         }
@@ -269,7 +268,7 @@ impl Steps<'_> {
     async fn write(&mut self) -> Result<(), Stop> {
         self.domain.pending = self.pending.stored();
         let registry = self.domains.registry().await.map_err(|_| Stop)?;
-        match registry.write_domain(&self.domain, Lease::Keep(LEASE), &[]).await {
+        match registry.write_domain(&self.domain, Lease::Keep, &[]).await {
             Ok(true) => Ok(()),
             Ok(false) | Err(_) => Err(Stop),
         }

@@ -24,11 +24,6 @@ use crate::tenant::Directory;
 /// Larger: a domain that was added through another node is looked at later. Smaller: more statements.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long a lease lasts unless it is kept.
-///
-/// Larger: the work of a node that died goes on later. Smaller: a slow registry costs leases.
-pub(super) const LEASE: Duration = Duration::from_secs(60);
-
 /// How many domains this node works on at once.
 ///
 /// Larger: more connections to authorities and name servers. Smaller: many domains that are added at once wait.
@@ -157,7 +152,7 @@ impl DomainWorker {
             (self.is_more, self.due, self.read_at) = (due.len() >= READ as usize, due, Some(Instant::now()));
         }
         let next = chosen(&mut self.due, self.begun.values());
-        let leased = registry.lease_domains(self.domains.following.node().id(), &next, LEASE).await?;
+        let leased = registry.lease_domains(self.domains.following.node().id(), &next).await?;
         let is_begun = !leased.is_empty();
         // Other nodes were faster: what they have left is read with the next run.
         self.is_more &= is_begun;

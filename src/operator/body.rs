@@ -82,14 +82,15 @@ impl Query {
         self.0.get(key).map(String::as_str)
     }
 
-    /// An integer in a range.
+    /// An integer in a range, in digits only.
     pub(super) fn integer(
         &self,
         key: &str,
         range: std::ops::RangeInclusive<u64>,
     ) -> Result<Option<u64>, OperatorRefusal> {
         let Some(text) = self.text(key) else { return Ok(None) };
-        let value = text.parse().ok().filter(|value| range.contains(value));
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        let value = text.parse().ok().filter(|value| digits && range.contains(value));
         let fault = || OperatorRefusal::of(key, format!("`{key}` must be from {} to {}", range.start(), range.end()));
         value.map(Some).ok_or_else(fault)
     }

@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use super::engine::{Retry, hold_row_memory};
 use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Row, Sql, truth};
-use super::totals::{CountedList, MEMBERS, PageStart, STALE, not_negative};
+use super::totals::{CountedList, MEMBERS, PageStart, STALE, not_negative, read_not_negative};
 use super::{Store, StoreError, Texts};
 
 pub use change::{
@@ -41,6 +41,7 @@ pub struct GroupSummary {
     #[serde(deserialize_with = "truth")]
     pub managed: bool,
     /// How many members it has.
+    #[serde(deserialize_with = "read_not_negative")]
     pub members: u64,
 }
 
@@ -144,7 +145,7 @@ impl ListRecord<'_> for GroupSummary {
             name: fields.text()?.into_owned(),
             external_id: fields.optional_text()?.map(Cow::into_owned),
             managed: fields.truth()?,
-            members: fields.count()?,
+            members: not_negative(fields.integer()?),
         })
     }
 }

@@ -34,6 +34,7 @@ use super::filter::{SortBy, SubmissionFilter};
 use super::settle::{Overlay, Settled, write_is_settled};
 use super::statement::{Dialect, Fields, ListRecord, MalformedRecord, PageRequest, PageScan, Row, SortDirection, Sql};
 use super::submissions::{self, FormFields, SubmissionRows, Submissions, read_submissions, write_rows};
+use super::totals::not_negative;
 use super::{Store, StoreError};
 
 /// The submissions of one page, and how many there are on all of them.
@@ -178,14 +179,11 @@ struct Total {
 }
 
 impl Total {
-    /// Reads both from adjacent columns, as [`CountedSearch::write_total`] selects them.
+    /// Reads both from adjacent columns, as [`CountedSearch::write_total`] selects them. Counts that another program has
+    /// changed may be below zero.
     fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
-        Ok(Self { submissions: row.get(column)?, is_settled: row.get(column + 1)? })
+        Ok(Self { submissions: row.get::<i64>(column)?.max(0), is_settled: row.get(column + 1)? })
     }
-}
-
-fn not_negative(total: i64) -> u64 {
-    u64::try_from(total).expect("a count is not negative")
 }
 
 /// The first page with everything that it shows, by one statement.

@@ -24,6 +24,7 @@ mod options;
 mod overlay;
 mod placing;
 mod reading;
+mod release;
 mod repair;
 mod state;
 mod writing;
@@ -49,6 +50,8 @@ pub use numbering::Events;
 pub(super) use numbering::MAX_BURST;
 use numbering::Numbering;
 use options::{AFTER_A_TIMEOUT, FOR_A_COMMAND, FOR_A_REQUEST, LOCK, SLICE, SettlerOptions};
+use release::Taken;
+pub(super) use release::write_may_release;
 pub(super) use repair::repair;
 use state::SettlerState;
 pub(super) use writing::Differences;
@@ -118,6 +121,19 @@ impl Store {
     /// [`StoreError::Unsettled`] if that takes longer than [`SETTLE_LIMIT`]. Settling then continues in the
     /// background.
     pub(super) async fn settle(&self) -> Result<Settled, StoreError> {
+        self.settle_if(|is_settled| !is_settled).await
+    }
+
+    /// Settles everything that was committed before this call, and releases the events that are due now.
+    ///
+    /// # Errors
+    /// Those of [`Self::settle`].
+    pub(super) async fn release_events(&self) -> Result<Settled, StoreError> {
+        self.settle_if(|_| true).await
+    }
+
+    /// Settles if that is necessary, by whether the intake is empty.
+    async fn settle_if(&self, is_necessary: impl FnOnce(bool) -> bool) -> Result<Settled, StoreError> {
         let state = &self.settler.state;
         if state.cannot_write() {
             return Ok(Settled::CannotWrite);
@@ -133,7 +149,7 @@ impl Store {
         if state.is_settled_since(requested_at) {
             return Ok(Settled::Yes);
         }
-        if intake::is_settled(&mut self.database.reader().await?).await? {
+        if !is_necessary(intake::is_settled(&mut self.database.reader().await?).await?) {
             return Ok(Settled::Yes);
         }
         let (database, shared) = (self.database.clone(), Arc::clone(state));
@@ -303,9 +319,10 @@ async fn settle_in(
     let (_, derived) = derive(transaction, &ids, &notes.submissions, until, &mut numbering).await?;
     let left = &ids[derived..];
     notes.put_back(transaction, left).await?;
-    numbering.end(transaction).await?;
-    let is_all = i64::try_from(notes.taken).is_ok_and(|taken| taken < max_notes) && !notes.may_affect_others();
-    Ok(TakenNotes { notes: notes.taken.saturating_sub(left.len()), is_all: is_all && left.is_empty() })
+    let are_all_taken = i64::try_from(notes.taken).is_ok_and(|taken| taken < max_notes) && left.is_empty();
+    numbering.end(transaction, if are_all_taken { Taken::All } else { Taken::Some }).await?;
+    let is_all = are_all_taken && !notes.may_affect_others();
+    Ok(TakenNotes { notes: notes.taken.saturating_sub(left.len()), is_all })
 }
 
 /// Updates the search tables and the change log for the given submissions. `noted` has when a submission changed; those

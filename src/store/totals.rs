@@ -18,6 +18,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Deserializer};
+
 use super::engine::{Database, PooledConnection, Transaction};
 use super::settle::{Settler, ran_out_of_time};
 use super::statement::{Dialect, JsonRows, PageRequest, PageScan, Row, SortDirection, Sql};
@@ -185,9 +187,14 @@ impl PageStart {
     }
 }
 
-/// A count, which is never negative.
+/// A count. Stored ones that another program has changed may be below zero, and are shown as zero.
 pub(super) fn not_negative(count: i64) -> u64 {
     u64::try_from(count).unwrap_or_default()
+}
+
+/// The same of a count in JSON.
+pub(super) fn read_not_negative<'j, D: Deserializer<'j>>(json: D) -> Result<u64, D::Error> {
+    i64::deserialize(json).map(not_negative)
 }
 
 /// An expression: how many members a group `g` has. The counts are looked up, not joined: Postgres would join by sorting the

@@ -292,7 +292,8 @@ impl Sender {
                 event_id: sent.ready.body.id.clone(),
                 body: sent.ready.body.json.clone(),
                 attempts: failures,
-                failed_at: event.failed_at.unwrap_or(sent.at),
+                // Not one that is still ahead: the clock was set back since.
+                failed_at: event.failed_at.map_or(sent.at, |at| at.min(sent.at)),
                 next_attempt_at: None,
                 given_up: false,
             };
@@ -382,8 +383,9 @@ impl Sender {
             return;
         }
         self.fault = fault;
-        let since = self.leased.failing_since.unwrap_or_else(Timestamp::now);
-        let age = Timestamp::now().duration_since(since).unsigned_abs();
+        // Negative if the clock was set back since.
+        let age = self.leased.failing_since.map(|since| Timestamp::now().duration_since(since));
+        let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
         self.ending = Some(if age >= self.hub.config.disable_after {
             Standing::Disabled { reason: reason.to_owned() }
         } else {

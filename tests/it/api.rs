@@ -6,6 +6,7 @@ mod counts;
 mod form;
 mod group;
 mod ignored;
+mod inexact;
 mod me;
 mod openapi;
 pub(crate) mod submission;

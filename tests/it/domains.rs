@@ -3,6 +3,7 @@
 mod api;
 mod certbot;
 mod claims;
+mod clock;
 mod commands;
 mod compose;
 mod keys;

@@ -1,5 +1,6 @@
 //! The delivery of webhooks, from a change in a database to the receiver.
 
+mod clock;
 mod deliveries;
 mod delivery;
 mod explain;
@@ -7,6 +8,7 @@ mod failover;
 mod hostile;
 mod managing;
 mod metrics;
+mod once;
 mod order;
 mod replay;
 mod scene;

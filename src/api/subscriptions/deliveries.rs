@@ -51,7 +51,7 @@ pub(in crate::api) async fn list(admitted: &Admitted, call: &Call<'_>, id: &str)
     let id = subscription_id(id)?;
     let mut faults = Faults::default();
     let request = page::parse(call, PAGE_SIZE, &mut faults);
-    let accepted = match query::value(call, "status").as_deref() {
+    let accepted = match query::value(call, "status", &mut faults).as_deref() {
         None => None,
         Some("succeeded") => Some(true),
         Some("failed") => Some(false),

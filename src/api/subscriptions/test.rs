@@ -156,11 +156,11 @@ pub(in crate::api) async fn test(admitted: &Admitted, call: &Call<'_>, id: &str)
 
 pub(in crate::api) async fn sample(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let mut faults = Faults::default();
-    let event = query::value(call, "event").map_or(Some(Event::default()), |text| Event::parse(&text));
+    let event = query::value(call, "event", &mut faults).map_or(Some(Event::default()), |text| Event::parse(&text));
     if event.is_none() {
         faults.add("event", format_args!("The event must be one of {}.", Event::ALL.map(Event::as_str).join(", ")));
     }
-    let form = query::value(call, "form").map(|text| IdKind::Form.parse(&text));
+    let form = query::value(call, "form", &mut faults).map(|text| IdKind::Form.parse(&text));
     if form == Some(None) {
         faults.add("form", "The form must be the id of a form.");
     }

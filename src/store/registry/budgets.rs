@@ -2,7 +2,7 @@
 //!
 //! Each budget is a token bucket, stored as the instant at which it is full again (the generic cell rate algorithm): so a
 //! budget is one row, and one that is full needs none. Budgets are taken in the transaction that begins an order, all of
-//! them or none.
+//! them or none. After the clock was set back, a budget may seem to be full later than in its whole period: then it counts as full.
 //!
 //! Of a budget that all accounts have together, an account takes at most as many as it leaves: one that orders a thousand gets
 //! half at once and every second that comes back, the next one half of the rest, and one that comes after many finds one.
@@ -35,6 +35,11 @@ impl Budget {
     /// The time in which one token comes back.
     fn interval(&self) -> Duration {
         self.period / self.capacity.max(1)
+    }
+
+    /// When it is full again, by what is stored: at the earliest now.
+    fn full_at(&self, stored: Timestamp, now: Timestamp) -> Timestamp {
+        if stored > now + self.period { now } else { stored.max(now) }
     }
 
     /// From when on a token may be taken, if the bucket is full at an instant.
@@ -77,12 +82,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn take_budgets(
-        &self,
-        budgets: &[Budget],
-        domain: &DomainRecord,
-        lease: Duration,
-    ) -> Result<Taken, StoreError> {
+    pub async fn take_budgets(&self, budgets: &[Budget], domain: &DomainRecord) -> Result<Taken, StoreError> {
         let mut transaction = self.database.begin().await?;
         let now = now(&mut transaction).await?;
         for budget in budgets {
@@ -91,7 +91,7 @@ impl Registry {
                 return Ok(Taken::Until { budget: budget.name.clone(), at });
             }
         }
-        if !write(&mut transaction, domain, Lease::Keep(lease)).await? {
+        if !write(&mut transaction, domain, Lease::Keep).await? {
             transaction.roll_back().await?;
             return Ok(Taken::NotOwn);
         }
@@ -106,20 +106,22 @@ impl Registry {
     pub async fn use_budget(&self, budget: &Budget) -> Result<(), StoreError> {
         let mut transaction = self.database.begin().await?;
         let now = now(&mut transaction).await?;
-        let full_at = full_at(&mut transaction, &budget.name, now).await?;
-        fill_at(&mut transaction, &budget.name, full_at + budget.interval()).await?;
+        let full_at = full_at(&mut transaction, budget, &budget.name, now).await?;
+        // At most used up.
+        let full_at = (full_at + budget.interval()).min(now + budget.period);
+        fill_at(&mut transaction, &budget.name, full_at).await?;
         Ok(transaction.commit().await?)
     }
 
-    /// Uses a budget up: from this instant on, and not before, a token may be taken.
+    /// Uses a budget up: from this instant on, and not before, a token may be taken. It is no later than the period.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn exhaust_budget(&self, budget: &Budget, until: Timestamp) -> Result<(), StoreError> {
         let mut transaction = self.database.begin().await?;
         let now = now(&mut transaction).await?;
-        let full_at = full_at(&mut transaction, &budget.name, now).await?;
-        let until = full_at.max(until + budget.usable());
+        let full_at = full_at(&mut transaction, budget, &budget.name, now).await?;
+        let until = full_at.max(until + budget.usable()).min(now + budget.period);
         fill_at(&mut transaction, &budget.name, until).await?;
         Ok(transaction.commit().await?)
     }
@@ -135,19 +137,19 @@ impl Registry {
         let mut transaction = self.database.begin().await?;
         let now = now(&mut transaction).await?;
         for budget in budgets {
-            let full = full_at(&mut transaction, &budget.name, now).await?;
+            let full = full_at(&mut transaction, budget, &budget.name, now).await?;
             fill_at(&mut transaction, &budget.name, (full - budget.interval()).max(now)).await?;
         }
         Ok(transaction.commit().await?)
     }
 
-    /// Forgets the budgets that are full: a row says nothing then. Returns how many.
+    /// Forgets the budgets that are full, or full later than any can be: a row says nothing then. Returns how many.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn forget_full_budgets(&self) -> Result<u64, StoreError> {
         let mut sql = self.database.sql();
-        sql.push("DELETE FROM registry_budgets WHERE full_at <= ").push_now_plus(Duration::ZERO);
+        sql.push("DELETE FROM registry_budgets WHERE ").push_has_passed("full_at", DomainRecord::LONGEST_PAUSE);
         self.database.execute(sql).await
     }
 
@@ -161,8 +163,9 @@ impl Registry {
         sql.push("SELECT full_at, ").push_now_plus(Duration::ZERO).push(" FROM registry_budgets WHERE name = ");
         sql.bind(budget.name.as_str());
         let Some(row) = reader.fetch_optional(sql).await? else { return Ok((budget.capacity, None)) };
-        let (full_at, now): (Timestamp, Timestamp) = (row.get(0)?, row.get(1)?);
-        let missing = full_at.duration_since(now).as_secs_f64().max(0.0) / budget.interval().as_secs_f64();
+        let (stored, now): (Timestamp, Timestamp) = (row.get(0)?, row.get(1)?);
+        let full_at = budget.full_at(stored, now);
+        let missing = full_at.duration_since(now).as_secs_f64() / budget.interval().as_secs_f64();
         // Rounded up: a token that is partly there can't be taken.
         let missing = if missing < f64::from(budget.capacity) { missing.ceil() } else { f64::from(budget.capacity) };
         let free_at = budget.free_at(full_at);
@@ -177,10 +180,10 @@ pub(super) async fn take(
     budget: &Budget,
     now: Timestamp,
 ) -> Result<Option<Timestamp>, sqlx::Error> {
-    let full = full_at(transaction, &budget.name, now).await?;
+    let full = full_at(transaction, budget, &budget.name, now).await?;
     let mut at = budget.free_at(full);
     if let Some(account) = &budget.account {
-        let used_until = full_at(transaction, account, now).await?;
+        let used_until = full_at(transaction, budget, account, now).await?;
         at = budget.free_for(full, used_until);
         if at <= now {
             fill_at(transaction, account, used_until + budget.interval()).await?;
@@ -208,13 +211,18 @@ async fn now(transaction: &mut Transaction) -> Result<Timestamp, sqlx::Error> {
     transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)
 }
 
-/// When a budget is full again, at the earliest now. Other takers wait until the transaction ends.
-async fn full_at(transaction: &mut Transaction, name: &str, now: Timestamp) -> Result<Timestamp, sqlx::Error> {
+/// When a budget, or what an account has used of it, is full again, at the earliest now. Other takers wait until the transaction ends.
+async fn full_at(
+    transaction: &mut Transaction,
+    budget: &Budget,
+    name: &str,
+    now: Timestamp,
+) -> Result<Timestamp, sqlx::Error> {
     let mut sql = transaction.sql();
     sql.push("INSERT INTO registry_budgets AS known (name, full_at) VALUES (").bind(name).push(", ");
     sql.bind(now).push(") ON CONFLICT (name) DO UPDATE SET full_at = known.full_at RETURNING full_at");
     let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
-    Ok(row.get::<Timestamp>(0)?.max(now))
+    Ok(budget.full_at(row.get(0)?, now))
 }
 
 #[cfg(test)]

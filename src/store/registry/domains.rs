@@ -152,6 +152,17 @@ pub(super) const COLUMNS: &str = "host, slug, is_added, proof, proved_since, sta
     EXISTS (SELECT 1 FROM registry_tenants t WHERE t.slug = registry_domains.slug AND t.identity IS NOT NULL), leased_until";
 
 impl DomainRecord {
+    /// How long a lease lasts unless it is kept.
+    ///
+    /// Larger: the work of a node that died goes on later. Smaller: a slow registry costs leases.
+    pub const LEASE: Duration = Duration::from_secs(60);
+
+    /// The longest time until a row is looked at next: eight days, which an authority may ask for, and one more by which the
+    /// clocks of the nodes may differ. No budget is full later. A later instant is from before the clock was set back.
+    ///
+    /// Larger: after a step of the clock, rows wait for longer. Smaller: an authority is asked before it allows that.
+    pub const LONGEST_PAUSE: Duration = Duration::from_hours(9 * 24);
+
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
         let state: String = row.get(5)?;
         let state = DomainState::parse(&state);
@@ -196,11 +207,11 @@ pub struct DomainFilter<'f> {
     pub after: (&'f str, &'f str),
 }
 
-/// How long a write keeps the lease of a row.
+/// What a write does with the lease of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lease {
-    /// From now on for this long.
-    Keep(Duration),
+    /// It begins again.
+    Keep,
     /// It ends.
     End,
 }
@@ -357,11 +368,12 @@ pub(super) async fn write(
     sql.push(", proved_by = ").bind(domain.proved_by.map(|proof| proof.as_str().to_owned()));
     sql.push(", state = ").bind(domain.state.as_str()).push(", reason = ").bind(domain.reason.as_str());
     sql.push(", since = ").bind(domain.since).push(", checked_at = ").bind(domain.checked_at);
-    sql.push(", next_at = ").bind(domain.next_at).push(", failures = ").bind(domain.failures);
+    sql.push(", next_at = ").push_either("least(", "min(").bind(domain.next_at).push(", ");
+    sql.push_now_plus(DomainRecord::LONGEST_PAUSE).push("), failures = ").bind(domain.failures);
     sql.push(", renew_at = ").bind(domain.renew_at).push(", is_late = ").bind(domain.is_late);
     sql.push(", pending = ").bind(domain.pending.clone()).push(", leased_until = ");
     match lease {
-        Lease::Keep(time) => sql.push_now_plus(time),
+        Lease::Keep => sql.push_now_plus(DomainRecord::LEASE),
         Lease::End => sql.push("NULL"),
     };
     sql.push(" WHERE ").push_lease(domain);

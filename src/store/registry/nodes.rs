@@ -69,7 +69,8 @@ pub struct NodeRecord {
     pub started_at: Timestamp,
     /// When it last wrote, by the clock of the registry.
     pub seen_at: Timestamp,
-    /// Whether that was within the time after which a node counts as gone.
+    /// Whether that was within the time after which a node counts as gone. An instant that is still ahead is from before the
+    /// clock was set back, and a node that lives writes another one soon.
     pub is_live: bool,
 }
 
@@ -174,8 +175,8 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn forget_gone_nodes(&self, running: &[String]) -> Result<(), StoreError> {
         let mut sql = self.database.sql();
-        sql.push("DELETE FROM registry_nodes WHERE seen_at < ").push_now_minus(Self::LISTED);
-        sql.push(" AND NOT (id").in_texts(running).push(")");
+        sql.push("DELETE FROM registry_nodes WHERE seen_at NOT BETWEEN ").push_now_minus(Self::LISTED);
+        sql.push(" AND ").push_now_plus(Self::LISTED).push(" AND NOT (id").in_texts(running).push(")");
         self.database.execute(sql).await?;
         Ok(())
     }
@@ -198,8 +199,9 @@ impl Registry {
     pub async fn nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT id, name, version, revision, refused, seal_keys, started_at, seen_at, seen_at >= ");
-        sql.push_now_minus(Self::LIVE).push(" FROM registry_nodes ORDER BY name, id");
+        sql.push("SELECT id, name, version, revision, refused, seal_keys, started_at, seen_at, seen_at BETWEEN ");
+        sql.push_now_minus(Self::LIVE).push(" AND ").push_now_plus(Self::LIVE);
+        sql.push(" FROM registry_nodes ORDER BY name, id");
         let rows = reader.fetch_all(sql).await?;
         Ok(rows.iter().map(NodeRecord::read).collect::<Result<_, _>>()?)
     }

@@ -1,8 +1,7 @@
 //! Which keys sealed what is stored, and sealing it with another key: the keys of orders under way.
 
-use std::time::Duration;
-
 use super::Registry;
+use super::domains::DomainRecord;
 use crate::seal;
 use crate::store::StoreError;
 
@@ -87,7 +86,7 @@ impl Registry {
         sql.push("UPDATE registry_domains SET pending = ").bind(pending);
         sql.push(", fence = fence + 1, leased_until = NULL WHERE host = ").bind(before.host.as_str());
         sql.push(" AND slug = ").bind(before.slug.as_str()).push(" AND pending = ").bind(before.pending.as_str());
-        sql.push(" AND (leased_until IS NULL OR leased_until <= ").push_now_plus(Duration::ZERO).push(")");
+        sql.push(" AND ").push_has_passed("leased_until", DomainRecord::LEASE);
         Ok(self.database.execute(sql).await? > 0)
     }
 }

@@ -78,20 +78,16 @@ impl Registry {
     pub async fn due_domains(&self, limit: u32) -> Result<(Timestamp, Vec<DueDomain>), StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT * FROM (SELECT host, slug, TRUE FROM registry_domains WHERE asked > fence AND (leased_until IS NULL ");
-        sql.push("OR leased_until <= ").push_now_plus(Duration::ZERO);
-        sql.push(") ORDER BY asked_at LIMIT ").bind(i64::from(limit));
+        sql.push("SELECT * FROM (SELECT host, slug, TRUE FROM registry_domains WHERE asked > fence AND ");
+        sql.push_has_passed("leased_until", DomainRecord::LEASE);
+        sql.push(" ORDER BY asked_at LIMIT ").bind(i64::from(limit));
         sql.push(") AS asked UNION ALL SELECT * FROM (SELECT host, slug, FALSE FROM (SELECT host, slug, row_number() ");
         sql.push("OVER (PARTITION BY slug ORDER BY next_at) AS turn FROM (");
         for (order, end) in [("next_at", ") AS oldest UNION "), ("next_at DESC", ") AS latest")] {
-            sql.push("SELECT * FROM (SELECT host, slug, next_at FROM registry_domains WHERE next_at <= ");
-            sql.push_now_plus(Duration::ZERO).push(" AND asked <= fence AND (leased_until IS NULL OR leased_until <= ");
-            sql.push_now_plus(Duration::ZERO)
-                .push(") ORDER BY ")
-                .push(order)
-                .push(" LIMIT ")
-                .bind(CONSIDERED)
-                .push(end);
+            sql.push("SELECT * FROM (SELECT host, slug, next_at FROM registry_domains WHERE ");
+            sql.push_has_passed("next_at", DomainRecord::LONGEST_PAUSE).push(" AND asked <= fence AND ");
+            sql.push_has_passed("leased_until", DomainRecord::LEASE).push(" ORDER BY ").push(order);
+            sql.push(" LIMIT ").bind(CONSIDERED).push(end);
         }
         sql.push(") AS due) AS turns ORDER BY turn, random() LIMIT ").bind(i64::from(limit)).push(") AS due");
         let rows = reader.fetch_all(sql).await?;
@@ -103,16 +99,11 @@ impl Registry {
         Ok((reader.fetch_one(sql).await?.get(0)?, due))
     }
 
-    /// Takes those of these rows that are still due, for as long as the lease.
+    /// Takes those of these rows that are still due, for [`DomainRecord::LEASE`].
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn lease_domains(
-        &self,
-        node: &str,
-        domains: &[DueDomain],
-        lease: Duration,
-    ) -> Result<Vec<DomainRecord>, StoreError> {
+    pub async fn lease_domains(&self, node: &str, domains: &[DueDomain]) -> Result<Vec<DomainRecord>, StoreError> {
         if domains.is_empty() {
             return Ok(Vec::new());
         }
@@ -120,14 +111,14 @@ impl Registry {
         domains.iter().for_each(|DueDomain { host, slug, .. }| rows.push(&(host, slug)));
         let mut transaction = self.database.begin().await?;
         let mut sql = transaction.sql();
-        sql.push("UPDATE registry_domains SET leased_by = ").bind(node).push(", leased_until = ").push_now_plus(lease);
-        sql.push(
+        sql.push("UPDATE registry_domains SET leased_by = ").bind(node).push(", leased_until = ");
+        sql.push_now_plus(DomainRecord::LEASE).push(
             ", fence = fence + 1 WHERE (host, slug) IN (SELECT known.host, known.slug FROM registry_domains AS known ",
         );
         sql.push("JOIN ").push_rows(rows.text(), &[("host", "text"), ("slug", "text")]).push(" AS listed ON ");
-        sql.push("known.host = listed.host AND known.slug = listed.slug WHERE (asked > fence OR next_at <= ");
-        sql.push_now_plus(Duration::ZERO).push(") AND (leased_until IS NULL OR leased_until <= ");
-        sql.push_now_plus(Duration::ZERO).push(")").push_either(" FOR UPDATE OF known SKIP LOCKED", "");
+        sql.push("known.host = listed.host AND known.slug = listed.slug WHERE (asked > fence OR ");
+        sql.push_has_passed("next_at", DomainRecord::LONGEST_PAUSE).push(") AND ");
+        sql.push_has_passed("leased_until", DomainRecord::LEASE).push_either(" FOR UPDATE OF known SKIP LOCKED", "");
         sql.push(") RETURNING ").push(COLUMNS);
         let leased = DomainRecord::read_all(&transaction.fetch_all(sql).await?)?;
         transaction.commit().await?;
@@ -150,9 +141,10 @@ impl Registry {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn keep_lease(&self, domain: &DomainRecord, lease: Duration) -> Result<bool, StoreError> {
+    pub async fn keep_lease(&self, domain: &DomainRecord) -> Result<bool, StoreError> {
         let mut sql = self.database.sql();
-        sql.push("UPDATE registry_domains SET leased_until = ").push_now_plus(lease).push(" WHERE ").push_lease(domain);
+        sql.push("UPDATE registry_domains SET leased_until = ").push_now_plus(DomainRecord::LEASE);
+        sql.push(" WHERE ").push_lease(domain);
         Ok(self.database.execute(sql).await? > 0)
     }
 
@@ -217,7 +209,7 @@ async fn may_ask(
     }
     let mut sql = transaction.sql();
     sql.push("SELECT 1 FROM registry_domains WHERE slug = ").bind(slug).push(" AND host <> ").bind(host);
-    sql.push(" AND (asked > fence OR asked = fence AND asked > 0 AND pending IS NULL AND leased_until > ").bind(now);
-    sql.push(") LIMIT 1");
+    sql.push(" AND (asked > fence OR asked = fence AND asked > 0 AND pending IS NULL AND NOT ");
+    sql.push_has_passed("leased_until", DomainRecord::LEASE).push(") LIMIT 1");
     Ok(is_left && transaction.fetch_all(sql).await?.is_empty())
 }

@@ -826,6 +826,7 @@ INSERT INTO stale_counts VALUES ('groups', 9007199254740991 >> 10);
 CREATE TABLE change_state (
   epoch text NOT NULL,
   last_seq bigint NOT NULL,
+  released_seq bigint NOT NULL DEFAULT 0,
   forgotten_seq bigint NOT NULL DEFAULT 0,
   unstamped_seq bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
@@ -834,6 +835,7 @@ ALTER TABLE change_state REPLICA IDENTITY FULL;
 COMMENT ON TABLE change_state IS 'One row. The transaction that numbers changes locks it, so there is one at a time.';
 COMMENT ON COLUMN change_state.epoch IS '32 hexadecimal digits, which change when the log begins again: older cursors then lead nowhere.';
 COMMENT ON COLUMN change_state.last_seq IS 'The last number that was given.';
+COMMENT ON COLUMN change_state.released_seq IS 'Up to this number, events may have been sent. None beyond it was.';
 COMMENT ON COLUMN change_state.forgotten_seq IS 'The last number of a deletion that is no longer kept.';
 COMMENT ON COLUMN change_state.unstamped_seq IS 'Stamps of settlings with a lower last number are no longer kept.';
 INSERT INTO change_state (epoch, last_seq) VALUES (replace(gen_random_uuid()::text, '-', ''), 0);

@@ -273,6 +273,12 @@ CREATE TRIGGER audit_log_is_not_deleted_from BEFORE DELETE ON audit_log
 BEGIN
   SELECT RAISE(ABORT, 'rows of audit_log are only added');
 END;
+-- A row that REPLACE removes is no DELETE.
+CREATE TRIGGER audit_log_is_not_replaced BEFORE INSERT ON audit_log
+WHEN EXISTS (SELECT 1 FROM audit_log WHERE id = NEW.id)
+BEGIN
+  SELECT RAISE(ABORT, 'rows of audit_log are only added');
+END;
 
 -- 9. Group syncs
 
@@ -346,8 +352,13 @@ CREATE TRIGGER users_deleted AFTER DELETE ON users BEGIN
   INSERT INTO stale_counts VALUES ('users', OLD.id >> 10);
 END;
 
+-- Without foreign keys, there can be submissions of a form that is missing, which shows no children.
 CREATE TRIGGER forms_inserting BEFORE INSERT ON forms BEGIN
-  INSERT INTO intake (form_id) SELECT id FROM forms WHERE id = NEW.id AND graduated <> NEW.graduated;
+  SELECT raise(ABORT, 'a submission of the form has a parent and children')
+    FROM forms f JOIN submissions p ON p.form_id = f.id JOIN submissions c ON c.parent_id = p.id
+    WHERE f.id = NEW.id AND NEW.graduated > f.graduated AND p.parent_id IS NOT NULL;
+  INSERT INTO intake (form_id) SELECT NEW.id
+    WHERE NEW.graduated <> coalesce((SELECT graduated FROM forms WHERE id = NEW.id), 0);
 END;
 CREATE TRIGGER forms_inserted AFTER INSERT ON forms BEGIN
   INSERT INTO form_notes VALUES (NEW.id);
@@ -356,13 +367,15 @@ END;
 CREATE TRIGGER forms_updated AFTER UPDATE ON forms BEGIN
   SELECT raise(ABORT, 'a submission of the form has a parent and children')
     FROM submissions c JOIN submissions p ON p.id = c.parent_id
-    WHERE NEW.graduated > OLD.graduated AND p.form_id = NEW.id AND p.parent_id IS NOT NULL;
+    WHERE NEW.graduated AND (NOT OLD.graduated OR NEW.id <> OLD.id) AND p.form_id = NEW.id AND p.parent_id IS NOT NULL;
   INSERT INTO intake (form_id) SELECT NEW.id WHERE NEW.graduated <> OLD.graduated OR NEW.id <> OLD.id;
+  INSERT INTO intake (form_id) SELECT OLD.id WHERE NEW.id <> OLD.id;
   INSERT INTO form_notes SELECT NEW.id WHERE NEW.parent_id IS NOT OLD.parent_id OR NEW.id <> OLD.id;
   INSERT INTO form_notes SELECT OLD.id WHERE NEW.id <> OLD.id;
   INSERT INTO stale_counts VALUES ('forms', NEW.id >> 10), ('forms', OLD.id >> 10);
 END;
 CREATE TRIGGER forms_deleted AFTER DELETE ON forms BEGIN
+  INSERT INTO intake (form_id) SELECT OLD.id WHERE OLD.graduated;
   INSERT INTO form_notes VALUES (OLD.id);
   INSERT INTO stale_counts VALUES ('forms', OLD.id >> 10);
 END;
@@ -398,6 +411,10 @@ CREATE TRIGGER submissions_inserted AFTER INSERT ON submissions BEGIN
   SELECT raise(ABORT, 'the parent of a child submission has no parent itself')
     FROM submissions p JOIN forms f ON f.id = p.form_id
     WHERE p.id = NEW.parent_id AND f.graduated AND p.parent_id IS NOT NULL;
+  SELECT raise(ABORT, 'a submission with child submissions can have no parent')
+    FROM forms
+    WHERE NEW.parent_id IS NOT NULL AND id = NEW.form_id AND graduated
+      AND EXISTS (SELECT 1 FROM submissions WHERE parent_id = NEW.id);
   INSERT INTO intake (submission_id, children) VALUES (NEW.id, 1);
 END;
 CREATE TRIGGER submissions_updated AFTER UPDATE ON submissions BEGIN
@@ -407,7 +424,7 @@ CREATE TRIGGER submissions_updated AFTER UPDATE ON submissions BEGIN
       AND p.id = NEW.parent_id AND f.graduated AND p.parent_id IS NOT NULL;
   SELECT raise(ABORT, 'a submission with child submissions can have no parent')
     FROM forms
-    WHERE (NEW.parent_id IS NOT OLD.parent_id OR NEW.form_id <> OLD.form_id)
+    WHERE (NEW.parent_id IS NOT OLD.parent_id OR NEW.form_id <> OLD.form_id OR NEW.id <> OLD.id)
       AND NEW.parent_id IS NOT NULL AND id = NEW.form_id AND graduated
       AND EXISTS (SELECT 1 FROM submissions WHERE parent_id = NEW.id);
   INSERT INTO intake (submission_id, children) VALUES (NEW.id, NEW.form_id <> OLD.form_id OR NEW.id <> OLD.id);
@@ -539,6 +556,7 @@ CREATE TABLE change_state (
   single INTEGER PRIMARY KEY DEFAULT 1,
   epoch TEXT NOT NULL, -- changes when the log begins again: older cursors then lead nowhere
   last_seq INTEGER NOT NULL, -- the last number that was given
+  released_seq INTEGER NOT NULL DEFAULT 0, -- up to this number, events may have been sent; none beyond it was
   forgotten_seq INTEGER NOT NULL DEFAULT 0, -- the last number of a deletion that is no longer kept
   unstamped_seq INTEGER NOT NULL DEFAULT 0 -- stamps of settlings with a lower last number are no longer kept
 ) STRICT;

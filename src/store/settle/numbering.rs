@@ -4,6 +4,11 @@
 //! the next numbers, in the transaction that takes the notes. Settlers run one at a time, so a number is visible before
 //! any later one is given, and a transaction that commits late gets its numbers late. No reader misses any.
 //!
+//! Several changes of a submission are one event until it may have been sent: a created submission whose answers come later is
+//! still `created`. Whether it may have been sent is decided here and not by the clock ([`release`]): senders send no event
+//! before it is released, and a settler releases the events that are due in the transaction in which it numbers. So a settler
+//! never changes an event that somebody sends, however late a transaction commits.
+//!
 //! A submission has one row, which moves to the end when the submission changes. So a first load and following the
 //! changes are the same loop, and the log never has more rows than there are submissions, apart from deletions.
 
@@ -14,6 +19,7 @@ use jiff::Timestamp;
 
 use super::intake::NotedAt;
 use super::reading::ContentById;
+use super::release::{self, Taken};
 use crate::store::StoreError;
 use crate::store::changes::{NEW_EPOCH, stamp};
 use crate::store::engine::Transaction;
@@ -129,8 +135,9 @@ impl Entry {
     }
 
     /// Gives a change the number `seq`.
-    fn change(&mut self, change: Change, seq: i64, noted: NotedAt, events: Events, settle: Duration) {
-        let event = (events == Events::Sent).then_some(seq);
+    fn change(&mut self, change: Change, seq: i64, noted: NotedAt, numbering: &Numbering, settle: Duration) {
+        let event = (numbering.events == Events::Sent).then_some(seq);
+        let is_unsent = self.created_event.is_some_and(|created| created > numbering.released);
         // A clock that was set back goes on from an instant before the last change.
         let continues = noted.first.duration_since(self.changed_at).unsigned_abs() < settle;
         let is_same_event = continues && noted.first < self.burst_at + settle * MAX_BURST;
@@ -141,7 +148,7 @@ impl Entry {
                 (self.created_event, self.updated_event, self.deleted_event) = (event, None, None);
             }
             // A submission and its answers may come in several transactions, and are one event.
-            Change::Updated if self.created_event.is_some() && self.updated_event.is_none() && is_same_event => {
+            Change::Updated if is_unsent && self.updated_event.is_none() && is_same_event => {
                 self.created_event = event.or(self.created_event);
             }
             Change::Updated => self.updated_event = event.or(self.updated_event),
@@ -163,6 +170,8 @@ pub(super) struct Numbering {
     /// The last number that was given before.
     before: i64,
     last: i64,
+    /// Events beyond this number were sent to nobody.
+    released: i64,
     events: Events,
 }
 
@@ -172,12 +181,13 @@ impl Numbering {
         let mut sql = transaction.sql();
         // A dump that is restored while triggers are disabled brings rows with later numbers.
         sql.push("SELECT ").push_either("greatest", "max");
-        sql.push("(last_seq, coalesce((SELECT max(seq) FROM submission_changes), 0))");
+        sql.push("(last_seq, coalesce((SELECT max(seq) FROM submission_changes), 0)), released_seq");
         // The rows of a dump are dropped, and ours are not.
         sql.push_either(", set_config('formgate.numbers', 'on', true)", "").push(" FROM change_state");
         let rows = transaction.fetch_all(sql).await?;
-        let last = rows.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
-        Ok(Self { before: last, last, events })
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let last = row.get(0)?;
+        Ok(Self { before: last, last, released: row.get(1)?, events })
     }
 
     /// The number that is given next.
@@ -204,9 +214,12 @@ impl Numbering {
         Ok(())
     }
 
-    pub(super) async fn end(self, transaction: &mut Transaction) -> Result<(), StoreError> {
+    /// Writes the last number, and releases the events that are due.
+    pub(super) async fn end(self, transaction: &mut Transaction, taken: Taken) -> Result<(), StoreError> {
+        let settle = transaction.settle_time();
         let mut sql = transaction.sql();
-        sql.push("UPDATE change_state SET last_seq = ").bind(self.last);
+        sql.push("UPDATE change_state SET last_seq = ").bind(self.last).push(", released_seq = ");
+        release::write_released(&mut sql, taken, settle, self.released, self.last);
         transaction.execute(sql).await?;
         if self.last > self.before {
             stamp(transaction, self.last).await?;
@@ -249,7 +262,7 @@ impl Numbering {
             if let Some(from) = changed.moved_from.get(id) {
                 moves.push(&(id, from, seq, instant(noted.last)));
             }
-            entry.change(*change, seq, *noted, self.events, settle);
+            entry.change(*change, seq, *noted, self, settle);
         }
         CHANGES.delete(transaction, &changed.forgotten).await?;
         let mut rows = JsonRows::new();

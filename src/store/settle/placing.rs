@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::Settler;
 use super::numbering::{Events, Numbering};
+use super::release::Taken;
 use crate::store::StoreError;
 use crate::store::engine::{Database, Transaction};
 use crate::store::statement::{JsonRows, TableSpec};
@@ -95,6 +96,6 @@ pub(in crate::store) async fn place_noted(database: &Database) -> Result<(), Sto
     let forms: BTreeSet<i64> = noted.iter().copied().flatten().collect();
     let placed = if noted.contains(&None) { Placed::All } else { Placed::These(&forms) };
     numbering.place(&mut transaction, placed).await?;
-    numbering.end(&mut transaction).await?;
+    numbering.end(&mut transaction, Taken::Some).await?;
     Ok(transaction.commit().await?)
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::numbering::{Events, Numbering};
 use super::options::FOR_A_COMMAND;
 use super::placing::Placed;
+use super::release::Taken;
 use super::writing::Differences;
 use super::{begin, counts, create_indexes, derive, intake, settle_all};
 use crate::store::engine::{Database, Transaction};
@@ -23,7 +24,7 @@ pub(in crate::store) async fn repair(database: &Database) -> Result<(Differences
     let mut transaction = begin(database, FOR_A_COMMAND).await?;
     let mut numbering = Numbering::begin(&mut transaction, Events::Sent).await?;
     numbering.place(&mut transaction, Placed::All).await?;
-    numbering.end(&mut transaction).await?;
+    numbering.end(&mut transaction, Taken::Some).await?;
     transaction.commit().await?;
     let (mut differences, mut last) = (Differences::default(), 0);
     loop {
@@ -32,7 +33,7 @@ pub(in crate::store) async fn repair(database: &Database) -> Result<(Differences
         let Some(&end) = ids.last() else { break };
         let mut numbering = Numbering::begin(&mut transaction, Events::Sent).await?;
         differences += derive(&mut transaction, &ids, &BTreeMap::new(), None, &mut numbering).await?.0;
-        numbering.end(&mut transaction).await?;
+        numbering.end(&mut transaction, Taken::Some).await?;
         transaction.commit().await?;
         last = end;
     }

@@ -114,11 +114,6 @@ pub(in crate::store) struct Fields<'r> {
 }
 
 impl<'r> Fields<'r> {
-    /// A count, which is never negative.
-    pub(in crate::store) fn count(&mut self) -> Result<u64, MalformedRecord> {
-        u64::try_from(self.integer()?).map_err(|_| MalformedRecord)
-    }
-
     pub(in crate::store) fn integer(&mut self) -> Result<i64, MalformedRecord> {
         let value = self.value()?.ok_or(MalformedRecord)?;
         Ok(i64::from_be_bytes(value.try_into().map_err(|_| MalformedRecord)?))

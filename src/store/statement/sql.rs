@@ -295,6 +295,13 @@ impl Sql {
         }
     }
 
+    /// Adds a condition: the instant of a column has passed, is NULL, or is further ahead than the `longest` time for which
+    /// it is written. Such an instant is from before the clock was set back, and would hold for as long as that step.
+    pub(crate) fn push_has_passed(&mut self, column: &'static str, longest: Duration) -> &mut Self {
+        self.push("(").push(column).push(" IS NULL OR ").push(column).push(" <= ").push_now_plus(Duration::ZERO);
+        self.push(" OR ").push(column).push(" > ").push_now_plus(longest).push(")")
+    }
+
     /// Adds a subquery over a JSON array of arrays, bound as one value, from which one statement can insert a whole
     /// batch. `columns` are names and Postgres types.
     pub(crate) fn push_rows(&mut self, rows: String, columns: &[(&'static str, &'static str)]) -> &mut Self {

@@ -4,17 +4,21 @@
 //! several transactions is one event. One that keeps changing is sent [`MAX_BURST`] settle
 //! times after its first change, and then at most once in that time: the delivery log, which all nodes share, has the last
 //! attempt. Events of a subscription are in the order of their numbers.
+//!
+//! A settler releases events that are due before a sender gets them, so that it never makes a later change part of an event that
+//! was sent.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::lease::{LEASE, LONGEST_PAUSE};
 use super::{Event, LeasedSubscription};
 use crate::store::changes::{ChangeCursor, LogMark, write_is_in_log, write_stamp_of};
 use crate::store::engine::PooledConnection;
 use crate::store::search::write_with_sub_forms;
-use crate::store::settle::{MAX_BURST, Settled, write_is_settled};
+use crate::store::settle::{MAX_BURST, Settled, write_is_settled, write_may_release};
 use crate::store::statement::{Row, Sql};
 use crate::store::submissions::{Submissions, read_submissions};
 use crate::store::{Store, StoreError};
@@ -153,6 +157,13 @@ impl Store {
             return Err(StoreError::Unsettled);
         }
         let mut reader = self.database.reader().await?;
+        if may_release(&mut reader).await? {
+            drop(reader);
+            if self.release_events().await? == Settled::CannotWrite {
+                return Err(StoreError::Unsettled);
+            }
+            reader = self.database.reader().await?;
+        }
         let mut sql = reader.sql();
         sql.push("SELECT max(created_event), (SELECT max(updated_event) FROM submission_changes), ");
         sql.push("(SELECT max(deleted_event) FROM submission_changes), ").push_now_plus(Duration::ZERO);
@@ -163,13 +174,14 @@ impl Store {
         for subscription in watched {
             let Some(event) = subscription.event else { continue };
             let ready = (subscription.id, subscription.leased_until.is_some());
-            let resting_until = subscription.resting_until.max(subscription.leased_until);
-            if let Some(until) = resting_until.filter(|until| *until > now) {
+            let resting_until = subscription.resting_until.filter(|until| *until <= now + LONGEST_PAUSE);
+            let leased_until = subscription.leased_until.filter(|until| *until <= now + LEASE);
+            if let Some(until) = resting_until.max(leased_until).filter(|until| *until > now) {
                 ahead.look_again_in(until.duration_since(now).unsigned_abs());
                 continue;
             }
             if let Some(until) = subscription.set_aside_until {
-                if until <= now {
+                if until <= now || until > now + LONGEST_PAUSE {
                     ahead.ready.push(ready);
                     continue;
                 }
@@ -231,8 +243,8 @@ impl Store {
     }
 
     /// The events of a leased subscription that are due: at most `limit` that were set aside, and as many after the
-    /// number `after`. `busy` are the submissions of which an event is being sent. None: the database has lost what the
-    /// lease's holder has read of the log.
+    /// number `after`. `busy` are the submissions of which an event is being sent. Has events released first if there are no
+    /// others. None: the database has lost what the lease's holder has read of the log.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -243,12 +255,34 @@ impl Store {
         limit: u32,
         busy: &HashSet<i64>,
     ) -> Result<Option<DueEvents>, StoreError> {
+        let Some((due, is_unreleased)) = self.released_events(leased, after, limit, busy).await? else { return Ok(None) };
+        if !is_unreleased || !due.events.is_empty() {
+            return Ok(Some(due));
+        }
+        match self.release_events().await {
+            Ok(Settled::Yes) => {
+                Ok(self.released_events(leased, after, limit, busy).await?.map(|(due, _)| due))
+            }
+            Ok(Settled::CannotWrite) | Err(StoreError::Unsettled) => Ok(Some(due)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same of events that were released, and whether one that is due was not.
+    async fn released_events(
+        &self,
+        leased: &LeasedSubscription,
+        after: i64,
+        limit: u32,
+        busy: &HashSet<i64>,
+    ) -> Result<Option<(DueEvents, bool)>, StoreError> {
         let mut reader = self.database.reader().await?;
         reader.keep_statements();
         reader.begin_reading().await?;
         let mut events = set_aside(&mut reader, leased, limit).await?;
         let of = Sought { event: leased.event, form: leased.form, subscription: leased.id, busy };
         let in_turn = read_due(&mut reader, &of, after, limit).await?;
+        let is_unreleased = in_turn.is_unreleased;
         let mut again_in = in_turn.again_in;
         let mut read_to = in_turn.read_to;
         events.extend(in_turn.events.into_iter().filter(|event| !leased.done_beyond.contains(&event.seq)));
@@ -285,7 +319,7 @@ impl Store {
                 again_in = Some(reader.limits().settle);
             }
         }
-        Ok(Some(DueEvents { events, submissions, vanished, read_to, again_in, epoch, log }))
+        Ok(Some((DueEvents { events, submissions, vanished, read_to, again_in, epoch, log }, is_unreleased)))
     }
 }
 
@@ -301,8 +335,8 @@ async fn set_aside(
     sql.push("e.event_id, e.body, e.attempts, e.failed_at, ");
     write_stamp_of(&mut sql, "e.seq");
     sql.push(" FROM webhook_events e LEFT JOIN submission_changes c ON c.submission_id = e.submission_id ");
-    sql.push("WHERE e.subscription_id = ").bind(leased.id).push(" AND e.next_attempt_at <= ");
-    sql.push_now_plus(Duration::ZERO).push(" ORDER BY e.seq LIMIT ").bind(i64::from(limit));
+    sql.push("WHERE e.subscription_id = ").bind(leased.id).push(" AND e.next_attempt_at IS NOT NULL AND ");
+    sql.push_has_passed("e.next_attempt_at", LONGEST_PAUSE).push(" ORDER BY e.seq LIMIT ").bind(i64::from(limit));
     let rows = reader.fetch_all(sql).await?;
     Ok(rows.iter().map(|row| DueEvent::read(row, false)).collect::<Result<_, sqlx::Error>>()?)
 }
@@ -314,6 +348,8 @@ struct InTurn {
     /// Whether there may be more events, also if there are none here.
     is_cut: bool,
     again_in: Option<Duration>,
+    /// Whether the next one is due, and was not released.
+    is_unreleased: bool,
 }
 
 /// The events of a subscription.
@@ -335,7 +371,8 @@ async fn read_due(
     let mut sql = reader.sql();
     sql.push("SELECT c.seq, c.submission_id, c.form_id, c.changed_at, e.event_id, e.body, e.attempts, e.failed_at, ");
     write_stamp_of(&mut sql, "c.seq");
-    sql.push(", c.burst_at, ").push_now_plus(Duration::ZERO).push(" FROM (SELECT submission_id, form_id, changed_at, ");
+    sql.push(", c.burst_at, ").push_now_plus(Duration::ZERO).push(", (SELECT released_seq FROM change_state) ");
+    sql.push("FROM (SELECT submission_id, form_id, changed_at, ");
     sql.push("burst_at, ").push(column).push(" AS seq FROM submission_changes WHERE ").push(column).push(" > ");
     sql.bind(after).push(" ORDER BY ").push(column).push(" LIMIT ").bind(MAX_READ);
     sql.push(") AS c LEFT JOIN webhook_events e ON e.subscription_id = ").bind(of.subscription);
@@ -352,7 +389,7 @@ async fn read_due(
         let row = reader.fetch_one(sql).await?;
         (read_to, is_cut) = (row.get::<i64>(0)?.max(after), row.get::<i64>(1)? == MAX_READ);
     }
-    let (mut events, mut again_in) = (Vec::with_capacity(rows.len()), None);
+    let (mut events, mut again_in, mut is_unreleased) = (Vec::with_capacity(rows.len()), None, false);
     let mut sent_at = None;
     for row in &rows {
         let due = DueEvent::read(row, true)?;
@@ -375,12 +412,28 @@ async fn read_due(
             read_to = due.seq - 1;
             break;
         }
+        is_unreleased = due.seq > row.get::<i64>(11)?;
+        if is_unreleased {
+            // Perhaps one with a lower number is not due.
+            again_in = Some(settle);
+            read_to = due.seq - 1;
+            break;
+        }
         events.push(due);
     }
     if rows.len() == limit as usize && again_in.is_none() {
         read_to = events.last().map_or(read_to, |last: &DueEvent| last.seq);
     }
-    Ok(InTurn { events, read_to, is_cut, again_in })
+    Ok(InTurn { events, read_to, is_cut, again_in, is_unreleased })
+}
+
+/// Whether a settler would release an event.
+async fn may_release(reader: &mut PooledConnection) -> Result<bool, StoreError> {
+    let settle = reader.limits().settle;
+    let mut sql = reader.sql();
+    sql.push("SELECT ");
+    write_may_release(&mut sql, settle);
+    Ok(reader.fetch_one(sql).await?.get(0)?)
 }
 
 /// When each submission was last sent, for those sent within the last [`MAX_BURST`] settle times. Reads the delivery log.

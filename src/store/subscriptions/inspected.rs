@@ -2,13 +2,12 @@
 //! pending, and submissions to try its receiver with. Takes no lease, and writes nothing but numbers of changes.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::Event;
 use super::due::write_within;
-use super::lease::valid_secrets;
+use super::lease::{LEASE, valid_secrets};
 use super::pending::{Details, EventRange, PendingEvents, count_in_turn, count_set_aside};
 use crate::store::changes::{ChangeCursor, LogMark, write_stamp_of};
 use crate::store::submissions::{Submissions, read_submissions};
@@ -118,10 +117,8 @@ impl Store {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
         sql.push("SELECT target_url, event, form_id, secret, previous_secret, previous_secret_until, state, reason, ");
-        sql.push("failing_since, next_attempt_at, last_success_at, coalesce(leased_until > ");
-        sql.push_now_plus(Duration::ZERO)
-            .push(", FALSE), position, done_beyond FROM subscriptions WHERE id = ")
-            .bind(id);
+        sql.push("failing_since, next_attempt_at, last_success_at, NOT ").push_has_passed("leased_until", LEASE);
+        sql.push(", position, done_beyond FROM subscriptions WHERE id = ").bind(id);
         let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
         let event = Event::parse(&row.get::<String>(1)?);
         let (form, position): (Option<i64>, Option<i64>) = (row.get(2)?, row.get(12)?);

@@ -20,6 +20,13 @@ use crate::store::{Store, StoreError};
 /// and its events are sent twice.
 pub(super) const LEASE: Duration = Duration::from_secs(15);
 
+/// The longest time until a next attempt: a day, which is the most that a receiver may ask for, and an hour by which the
+/// clocks of the nodes may differ. A later attempt is from before the clock was set back, and is made at once.
+///
+/// Larger: after a step of the clock, receivers that failed wait for longer. Smaller: a receiver that asks for a day is
+/// called earlier.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_hours(25);
+
 /// A subscription whose events its holder delivers.
 #[derive(Clone, Debug)]
 pub struct LeasedSubscription {
@@ -104,9 +111,8 @@ impl Store {
         // A database that was restored without its log may have a lower number.
         sql.push_either("least(position, last_seq)", "coalesce(min(position, last_seq), last_seq)");
         sql.push(" FROM change_state WHERE id = ").bind(id).push(" AND state IN ('active', 'failing') ");
-        sql.push("AND coalesce(leased_until <= ").push_now_plus(Duration::ZERO).push(", TRUE) ");
-        sql.push("AND coalesce(next_attempt_at <= ").push_now_plus(Duration::ZERO).push(", TRUE) RETURNING ");
-        sql.push(COLUMNS);
+        sql.push("AND ").push_has_passed("leased_until", LEASE).push(" AND ");
+        sql.push_has_passed("next_attempt_at", LONGEST_PAUSE).push(" RETURNING ").push(COLUMNS);
         write_stamp_of(&mut sql, "(SELECT last_seq FROM change_state)");
         let row = transaction.fetch_all(sql).await?.pop();
         transaction.commit().await?;

@@ -245,8 +245,10 @@ fn write_update(sql: &mut Sql, leased: &LeasedSubscription, progress: &Progress<
     }
     match (progress.standing, progress.standing.state()) {
         (standing, Some((state, reason))) => {
-            sql.push(", failures = failures + 1, failing_since = coalesce(failing_since, ");
-            sql.push_now_plus(Duration::ZERO).push("), next_attempt_at = ");
+            // It can't have failed since an instant that is still ahead: then the clock was set back.
+            sql.push(", failures = failures + 1, failing_since = coalesce(").push_either("least", "min");
+            sql.push("(failing_since, ").push_now_plus(Duration::ZERO).push("), ").push_now_plus(Duration::ZERO);
+            sql.push("), next_attempt_at = ");
             match standing {
                 Standing::Failing { again_in, .. } => sql.push_now_plus(*again_in),
                 _ => sql.push("NULL"),

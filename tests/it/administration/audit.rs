@@ -32,6 +32,7 @@ on_both_databases! {
             ("?since=yesterday", (422, 0)),
             ("?until=2030-02-30", (422, 0)),
             ("?actor=%00", (200, 4)),
+            ("?actor=a&actor=admin%40acme.example", (422, 0)),
         ] {
             assert_eq!(rows(query).await, expected, "{query}");
         }

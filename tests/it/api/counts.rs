@@ -2,15 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api::account::{Account, account};
+use crate::api::changes::follower::{Follower, all_submissions};
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, on_both_databases};
 
-/// What the plain tables have: forms that are listed, groups, managed groups, users, and members of groups 1 to 4.
+/// What the plain tables have: forms that are listed, groups, managed groups, users, and members of groups that are there.
 async fn counted(database: &Database) -> [i64; 8] {
-    let members = |group: i64| format!("(SELECT count(*) FROM group_members WHERE group_id = {group})");
+    let members = |group: i64| {
+        format!("(SELECT count(*) FROM group_members m JOIN groups g ON g.id = m.group_id WHERE g.id = {group})")
+    };
     let query = format!(
         "SELECT (SELECT count(*) FROM forms WHERE NOT disabled AND parent_id IS NULL), (SELECT count(*) FROM groups), \
          (SELECT count(*) FROM groups WHERE managed), (SELECT count(*) FROM users), {}, {}, {}, {}",
@@ -110,7 +113,183 @@ const ON_POSTGRES: &[&str] = &[
     "INSERT INTO forms (id, name) VALUES (1, 'A')",
 ];
 
+/// Statements on each plain table that replace a row by its id, or by what else is unique.
+const REPLACING_ANY: &[&str] = &[
+    "INSERT OR REPLACE INTO forms (id, name, graduated) VALUES (2, 'Order', 1)",
+    "INSERT OR REPLACE INTO forms (id, name, graduated) VALUES (2, 'Order', 0)",
+    "INSERT OR REPLACE INTO forms (rowid, name, graduated) VALUES (2, 'Order', 1)",
+    "UPDATE OR REPLACE forms SET id = 2, graduated = 0 WHERE id = 3",
+    "INSERT OR REPLACE INTO forms (id, name, graduated) VALUES (3, 'Other', 0), (2, 'Order', 1)",
+    "INSERT OR REPLACE INTO submissions (id, form_id, parent_id, status, created_at, updated_at) VALUES (2, 3, NULL, 'approved', 1, 1)",
+    "INSERT OR REPLACE INTO submissions (id, form_id, parent_id, status, created_at, updated_at) VALUES (2, 3, 1, 'approved', 1, 1)",
+    "INSERT OR REPLACE INTO submissions (id, form_id, status, created_at, updated_at) VALUES (1, 3, 'denied', 2, 2)",
+    "INSERT OR REPLACE INTO submissions (id, form_id, status, created_at, updated_at) VALUES (1, 2, 'denied', 2, 2)",
+    "UPDATE OR REPLACE submissions SET id = 3 WHERE id = 4",
+    "INSERT OR REPLACE INTO answers (submission_id, element_id, value, updated_at) VALUES (1, 10, 'again', 3)",
+    "UPDATE OR REPLACE answers SET submission_id = 1 WHERE submission_id = 2",
+    "INSERT OR REPLACE INTO labels (id, name) VALUES (5, 'Again')",
+    "INSERT OR REPLACE INTO submission_labels (submission_id, label_id) VALUES (1, 5), (3, 5)",
+    "UPDATE OR REPLACE submission_labels SET submission_id = 1",
+    "INSERT OR REPLACE INTO users (id, email) VALUES (7, 'other@x'), (9, 'eve@x')",
+    "INSERT OR REPLACE INTO submission_pending VALUES (1, 7)",
+    "INSERT OR REPLACE INTO submission_participants VALUES (1, 7)",
+    "INSERT OR REPLACE INTO flow_steps (id, form_id, name) VALUES (1, 3, 'Again')",
+    "INSERT OR REPLACE INTO submission_flow_steps VALUES (1, 1)",
+    "INSERT OR REPLACE INTO groups (id, name, external_id) VALUES (6, 'Takes the identifier', 'a')",
+    "UPDATE OR REPLACE groups SET id = 1 WHERE id = 6",
+    "DELETE FROM forms WHERE id = 2",
+    "INSERT INTO forms (id, name, graduated) VALUES (2, 'Order', 1)",
+    "UPDATE forms SET id = 8 WHERE id = 2",
+];
+
+/// What [`REPLACING_ANY`] is about.
+const REPLACED: &str = "
+    INSERT INTO users (id, email) VALUES (7, 'ana@x'), (8, 'eve@x');
+    INSERT INTO groups (id, name, external_id) VALUES (1, 'A', 'a'), (2, 'B', 'b');
+    INSERT INTO group_members VALUES (1, 7), (1, 8), (2, 8);
+    INSERT INTO forms (id, name) VALUES (1, 'Leave'), (2, 'Order'), (3, 'Other');
+    INSERT INTO elements (id, form_id, position, gid, name, type) VALUES (10, 1, 0, 'g', 'N', 'text');
+    INSERT INTO labels (id, name) VALUES (5, 'L');
+    INSERT INTO flow_steps (id, form_id, name) VALUES (1, 1, 'S');
+    INSERT INTO submissions (id, form_id, parent_id, status, submitter_id, created_at, updated_at) VALUES
+      (1, 2, NULL, 'pending', 7, 0, 0), (2, 1, 1, 'pending', NULL, 0, 0), (3, 1, 1, 'pending', NULL, 0, 0), (4, 1, NULL, 'pending', 8, 0, 0);
+    INSERT INTO answers (submission_id, element_id, value, updated_at) VALUES (1, 10, 'a', 0), (2, 10, 'b', 0);
+    INSERT INTO submission_labels (submission_id, label_id) VALUES (1, 5), (4, 5);
+    INSERT INTO submission_pending VALUES (1, 7), (4, 8);
+    INSERT INTO submission_participants VALUES (1, 7), (4, 8);
+    INSERT INTO submission_flow_steps VALUES (1, 1);
+";
+
+/// What the plain tables list, as an id and what is shown of it.
+const LISTED: &str = "SELECT s.id || ' ' || s.status FROM submissions s WHERE NOT coalesce((SELECT f.graduated FROM submissions p \
+    JOIN forms f ON f.id = p.form_id WHERE p.id = s.parent_id), 0) ORDER BY s.id";
+
+#[tokio::test]
+async fn rows_that_replace_others_are_noticed_with_both_settings_of_each_pragma() {
+    for pragmas in 0..4 {
+        let account = account(Engine::Sqlite, "");
+        let database = account.database().await;
+        database.execute(REPLACED).await;
+        account.reindex();
+        let pragmas = format!("PRAGMA foreign_keys = {}; PRAGMA recursive_triggers = {}", pragmas / 2, pragmas % 2);
+        database.execute(&pragmas).await;
+        let mut follower = Follower::new(&account.client, "limit=500");
+        let mut refused = 0;
+        for write in REPLACING_ANY {
+            // Foreign keys refuse some.
+            refused += usize::from(database.try_execute(write).await.is_err());
+            let after = format!("{pragmas}: {write}");
+            assert_exact(&account, &database, &after).await;
+            let sorted = json!({"sortBy": "created_at"});
+            let page = account.client.post("/api/v1/submission").json(&sorted).send().await.json();
+            let mut listed: Vec<_> = page["data"]
+                .as_array()
+                .unwrap_or_else(|| panic!("{after}: {page}"))
+                .iter()
+                .map(|one| {
+                    format!(
+                        "{} {}",
+                        one["id"].as_str().unwrap().trim_start_matches("sub_"),
+                        one["status"].as_str().unwrap()
+                    )
+                })
+                .collect();
+            listed.sort();
+            assert_eq!(listed, database.texts(LISTED).await, "after {after}");
+            follower.catch_up().await;
+            assert_eq!(follower.copy, all_submissions(&account.client, &json!({})).await, "after {after}");
+        }
+        assert!(refused < REPLACING_ANY.len() / 2, "{refused}");
+        let mended = account.reindex();
+        assert!(mended.ends_with(" 0 submissions, 0 documents, 0 labels, 0 counts\n"), "{pragmas}: {mended}");
+    }
+}
+
+/// Whether a refused statement says so.
+async fn is_refused(database: &Database, statement: &str, words: &str) -> bool {
+    database.try_execute(statement).await.is_err_and(|error| error.to_string().contains(words))
+}
+
+#[tokio::test]
+async fn a_row_that_replaces_another_obeys_the_rules_for_changing_it() {
+    for recursive in ["OFF", "ON"] {
+        let account = account(Engine::Sqlite, "");
+        let database = account.database().await;
+        database.execute(&format!("PRAGMA recursive_triggers = {recursive}")).await;
+        // Adds a row to the log.
+        account.reindex();
+        let columns = "(id, at, actor, source, action, subject, details, digest)";
+        for id in ["id", "rowid"] {
+            let columns = columns.replace("id, at", &format!("{id}, at"));
+            for (or, old) in [(" OR REPLACE", 1), (" OR IGNORE", 1), ("", 1)] {
+                let statement = format!(
+                    "INSERT{or} INTO audit_log {columns} VALUES ({old}, 0, 'x', 'command', 'x', 'x', '{{}}', X'00')"
+                );
+                assert!(is_refused(&database, &statement, "only added").await, "{statement}");
+            }
+        }
+        let statement = "UPDATE OR REPLACE audit_log SET id = 1 WHERE id = 1000";
+        database
+            .execute(&format!(
+                "INSERT INTO audit_log {columns} VALUES (1000, 0, 'x', 'command', 'x', 'x', '{{}}', X'00')"
+            ))
+            .await;
+        assert!(is_refused(&database, statement, "only added").await);
+        // Submissions three deep.
+        let submission =
+            "INSERT OR REPLACE INTO submissions (id, form_id, parent_id, status, created_at, updated_at) VALUES";
+        database.execute("INSERT INTO forms (id, name, graduated) VALUES (1, 'A', 0), (2, 'B', 1)").await;
+        database
+            .execute(&format!(
+                "{submission} (1, 1, NULL, 'pending', 0, 0), (2, 1, 1, 'pending', 0, 0), (3, 1, 2, 'pending', 0, 0)"
+            ))
+            .await;
+        let form = "INSERT OR REPLACE INTO forms (id, name, graduated) VALUES (1, 'A', 1)";
+        assert!(is_refused(&database, form, "has a parent and children").await);
+        assert!(is_refused(&database, &format!("{submission} (2, 2, 1, 'pending', 0, 0)"), "can have no parent").await);
+        database
+            .execute(&format!(
+                "{submission} (5, 2, NULL, 'pending', 0, 0), (6, 1, 5, 'pending', 0, 0), (7, 2, 1, 'pending', 0, 0)"
+            ))
+            .await;
+        assert!(
+            is_refused(&database, "UPDATE OR REPLACE submissions SET id = 5 WHERE id = 7", "can have no parent").await
+        );
+        assert_exact(&account, &database, "what was refused").await;
+    }
+}
+
 on_both_databases! {
+    async fn a_count_below_zero_is_shown_as_zero(engine: Engine) {
+        let mut lines = String::from("{\"type\": \"label\", \"id\": 1, \"name\": \"L\"}\n");
+        for form in 1..=3 {
+            lines += &format!("{}\n", json!({"type": "form", "id": form, "name": "F"}));
+        }
+        for id in 1..=50 {
+            let at = format!("2026-03-{:02}T12:00:00Z", 1 + id % 20);
+            let line = json!({"type": "submission", "id": id, "form_id": 1 + id % 3, "status": "pending", "created_at": at, "updated_at": at, "labels": [1]});
+            lines += &format!("{line}\n");
+        }
+        let account = account(engine, &lines);
+        let database = account.database().await;
+        for wrong in ["-listed - 5", "-1000000", "1000000"] {
+            database.execute(&format!("UPDATE listed_counts SET listed = {wrong} WHERE key >= 0 AND listed <> 0 AND key = (SELECT min(c.key) FROM listed_counts c WHERE c.counted = listed_counts.counted AND c.key >= 0)")).await;
+            database.execute(&format!("UPDATE listed_counts SET listed = {wrong} WHERE key = -1")).await;
+            for path in ["/api/v1/form", "/api/v1/form?page=2", "/api/v1/form?page=50", "/api/v1/group", "/api/v1/group?managed=1", "/api/v1/group?page=40",
+                "/api/v1/group/grp_9007199254740991", "/api/v1/group/grp_9007199254740991?page=3", "/api/v1/submission/changes"] {
+                let answer = account.client.get(path).send().await;
+                assert_eq!(answer.status, 200, "{path} {wrong}: {answer:?}");
+            }
+            for filter in [json!({}), json!({"forms": [1]}), json!({"forms": [1, 2]}), json!({"labels": [1]}), json!({"statuses": ["pending"]}),
+                json!({"start": "2026-03-01", "end": "2026-03-15"}), json!({"forms": [1], "sortDirection": "asc"}), json!({"sortBy": "created_at"})] {
+                for page in ["1", "2", "3", "9", "18446744073709551615"] {
+                    let answer = account.client.post(&format!("/api/v1/submission?page={page}")).json(&filter).send().await;
+                    assert_eq!(answer.status, 200, "{filter} {page} {wrong}: {answer:?}");
+                }
+            }
+        }
+    }
+
     async fn totals_are_exact_after_every_kind_of_write(engine: Engine) {
         let account = account(engine, "");
         let database = account.database().await;

@@ -13,7 +13,7 @@ fn named(answer: &Answer) -> Option<&str> {
 }
 
 /// The query parameters of a path or of one of its methods.
-fn in_query(of: &Value) -> Vec<&'static str> {
+pub(super) fn in_query(of: &Value) -> Vec<&'static str> {
     let parameters = of["parameters"].as_array().into_iter().flatten();
     let followed = parameters.map(|parameter| {
         let reference = parameter["$ref"].as_str().expect("parameters are components");

@@ -1,7 +1,6 @@
 //! `formgate domain`, `acme` and `seal`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -23,7 +22,7 @@ fn json_of(text: &str) -> Value {
 }
 
 /// Adds a tenant without a node.
-fn add_tenant(scene: &Scene, slug: &str) {
+pub(super) fn add_tenant(scene: &Scene, slug: &str) {
     let database = scene.tenant(slug)["database"].as_str().unwrap().to_owned();
     let address = format!("{slug}.example.test");
     scene.succeed(&["tenant", "add", slug, "--address", &address, "--database", &database]);
@@ -162,17 +161,16 @@ on_both_databases! {
         let location = DatabaseLocation::parse(&scene.registry_url, "/".as_ref()).unwrap();
         let registry = Registry::open(&location).await.unwrap();
         let (now, due) = registry.due_domains(1).await.unwrap();
-        let lease = Duration::from_secs(600);
-        let leased = registry.lease_domains("a node", &due, lease).await.unwrap();
+        let leased = registry.lease_domains("a node", &due).await.unwrap();
         assert!(registry.take_domain(&leased[0], None, "{}", now).await.unwrap(), "it is proved");
         scene.succeed(&["domain", "remove", host, "--tenant", "acme"]);
         let (_, due) = registry.due_domains(1).await.unwrap();
-        let leased = registry.lease_domains("a node", &due, lease).await.unwrap();
+        let leased = registry.lease_domains("a node", &due).await.unwrap();
         assert_eq!((leased.len(), leased[0].state), (1, DomainState::Removed));
         scene.succeed(&["domain", "add", host, "--tenant", "acme"]);
         assert!(!registry.write_domain(&leased[0], Lease::End, &[]).await.unwrap());
         let (_, due) = registry.due_domains(1).await.unwrap();
-        let leased = registry.lease_domains("another node", &due, lease).await.unwrap();
+        let leased = registry.lease_domains("another node", &due).await.unwrap();
         assert_eq!((leased.len(), leased[0].state), (1, DomainState::Claimed), "it is looked at now");
         registry.close().await;
     }
@@ -199,13 +197,12 @@ on_both_databases! {
         };
         let hosts = ["a.globex.test", "b.globex.test"];
         registry.copy_certificates(&[certificate(hosts[0], 1), certificate(hosts[1], 2)], false).await.unwrap();
-        let lease = Duration::from_secs(600);
         let (_, due) = registry.due_domains(1).await.unwrap();
-        let leased = registry.lease_domains("a node", &due, lease).await.unwrap();
+        let leased = registry.lease_domains("a node", &due).await.unwrap();
         let mut domain = leased.into_iter().next().expect("the row is due");
         let order = json!({ "authority": "letsencrypt", "key": old.seal("pending", &domain.host), "csr": "" });
         domain.pending = Some(order.to_string());
-        assert!(registry.write_domain(&domain, Lease::Keep(lease), &[]).await.unwrap());
+        assert!(registry.write_domain(&domain, Lease::Keep, &[]).await.unwrap());
 
         let scene = sealed_with(scene, &[2, 1]);
         let rotate = scene.run(&["seal", "rotate"]);

@@ -258,7 +258,7 @@ on_both_databases! {
             let (_, due) = registry.due_domains(1).await.unwrap();
             let asked = due.into_iter().next().expect("it is due");
             assert!(asked.is_asked);
-            let leased = registry.lease_domains("a node", &[asked], LIMIT).await.unwrap();
+            let leased = registry.lease_domains("a node", &[asked]).await.unwrap();
             leased.into_iter().next().expect("it is leased")
         };
         let leased = look().await;

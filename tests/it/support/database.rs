@@ -67,6 +67,14 @@ impl Database {
         }
     }
 
+    /// An instant, in hours from now.
+    pub(crate) fn in_hours(&self, hours: i64) -> String {
+        match self {
+            Self::Postgres(_) => format!("(now() + {hours} * interval '1 hour')"),
+            Self::Sqlite(_) => format!("((CAST(strftime('%s', 'now') AS INTEGER) + {hours} * 3600) * 1000000)"),
+        }
+    }
+
     /// Adds users with these ids and addresses, but for those whose id or address is taken.
     pub(crate) async fn add_users(&self, users: impl IntoIterator<Item = (i64, String)>) {
         let row = |(id, email): (i64, String)| match self {

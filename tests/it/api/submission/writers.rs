@@ -1,8 +1,9 @@
 //! Several writers at once, at random: whatever they do, in whatever order it commits, what is derived is right.
 //!
 //! Each runs transactions of random statements on the same few rows, with savepoints, rollbacks and, on Postgres, every
-//! isolation level, while others search. Now and then they pause: then every search must say what a query of the plain
-//! tables says, and `reindex` must find nothing wrong. On Postgres, triggers are also disabled for a while, as for a load.
+//! isolation level, while others search. On SQLite some of them set `recursive_triggers`, and one has no foreign keys. Now and then
+//! they pause: then every search must say what a query of the plain tables says, and `reindex` must find nothing wrong. On
+//! Postgres, triggers are also disabled for a while, as for a load.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -96,7 +97,8 @@ impl Writer {
         let form = self.random.random_range(1..=FORMS);
         let label = self.random.random_range(1..=LABELS);
         let word = WORDS.choose(&mut self.random).expect("there are some");
-        match self.random.random_range(0..35) {
+        let statements = if self.engine == Engine::Sqlite { 43 } else { 35 };
+        match self.random.random_range(0..statements) {
             0..=4 => format!(
                 "INSERT INTO submissions (id, form_id, parent_id, status, created_at, updated_at) \
                  VALUES ({id}, {form}, {}, 'pending', {at}, {at}) ON CONFLICT DO NOTHING",
@@ -134,6 +136,29 @@ impl Writer {
                 let below = if self.random.random_bool(0.5) { "NULL".to_owned() } else { label.to_string() };
                 format!("UPDATE forms SET parent_id = {below} WHERE id = {form}")
             }
+            35 | 36 => format!(
+                "INSERT OR REPLACE INTO submissions (id, form_id, parent_id, status, created_at, updated_at) \
+                 VALUES ({id}, {form}, {}, 'pending', {at}, {at})",
+                self.parent()
+            ),
+            37 => format!("UPDATE OR REPLACE submissions SET id = {other} WHERE id = {id}"),
+            38 => format!(
+                "INSERT OR REPLACE INTO answers (submission_id, element_id, value, updated_at) VALUES ({id}, {element}, '{word}', {at})"
+            ),
+            39 => format!(
+                "UPDATE OR REPLACE answers SET submission_id = {other}, element_id = {element} WHERE submission_id = {id}"
+            ),
+            40 => format!(
+                "INSERT OR REPLACE INTO submission_labels (submission_id, label_id) VALUES ({id}, {label}), ({other}, {label})"
+            ),
+            // With foreign keys, its elements are gone with it, unless one was answered: then it is refused.
+            41 => format!(
+                "INSERT OR REPLACE INTO forms (id, name, graduated) VALUES ({form}, 'F', {}); \
+                 INSERT OR IGNORE INTO elements (id, form_id, position, gid, name, type) \
+                 VALUES ({form}0, {form}, 1, 'g', 'N', 'text'), ({form}1, {form}, 1, 'g', 'N', 'text')",
+                u8::from(self.random.random_bool(0.5))
+            ),
+            42 => format!("PRAGMA recursive_triggers = {}", u8::from(self.random.random_bool(0.5))),
             // Rarely: else there is nothing to compare.
             _ if !self.random.random_bool(0.1) => {
                 format!("UPDATE submissions SET updated_at = {at} WHERE form_id = {form}")
@@ -317,6 +342,9 @@ on_both_databases! {
                 let database = connecting.await;
                 let limit = if engine == Engine::Postgres { "SET lock_timeout = '1s'" } else { "PRAGMA busy_timeout = 5000" };
                 database.execute(limit).await;
+                if engine == Engine::Sqlite && number == 0 {
+                    database.execute("PRAGMA foreign_keys = OFF").await;
+                }
                 for _ in 0..rounds {
                     let end = Instant::now() + ROUND;
                     while Instant::now() < end {
