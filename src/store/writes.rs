@@ -24,7 +24,9 @@ impl Store {
             // Every write to the data is noted in the first two tables, and what is to be sent again in the others.
             CountedBy::Database(..) => {
                 sql.push("SELECT schemaname::text, sum(n_tup_ins + n_tup_upd)::bigint FROM pg_stat_all_tables ");
-                sql.push("WHERE relname IN ('intake', 'form_notes', 'subscriptions', 'webhook_events') AND schemaname::text");
+                sql.push(
+                    "WHERE relname IN ('intake', 'form_notes', 'subscriptions', 'webhook_events') AND schemaname::text",
+                );
                 sql.in_texts(names).push(" GROUP BY schemaname");
             }
         }

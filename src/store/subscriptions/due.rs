@@ -255,14 +255,14 @@ impl Store {
         limit: u32,
         busy: &HashSet<i64>,
     ) -> Result<Option<DueEvents>, StoreError> {
-        let Some((due, is_unreleased)) = self.released_events(leased, after, limit, busy).await? else { return Ok(None) };
+        let Some((due, is_unreleased)) = self.released_events(leased, after, limit, busy).await? else {
+            return Ok(None);
+        };
         if !is_unreleased || !due.events.is_empty() {
             return Ok(Some(due));
         }
         match self.release_events().await {
-            Ok(Settled::Yes) => {
-                Ok(self.released_events(leased, after, limit, busy).await?.map(|(due, _)| due))
-            }
+            Ok(Settled::Yes) => Ok(self.released_events(leased, after, limit, busy).await?.map(|(due, _)| due)),
             Ok(Settled::CannotWrite) | Err(StoreError::Unsettled) => Ok(Some(due)),
             Err(error) => Err(error),
         }
