@@ -88,11 +88,17 @@ pub enum OidcError {
     #[error("the ID token was refused: {0}")]
     Token(#[from] TokenFault),
     /// The person has no role here.
-    #[error("the claim `{claim}` {}", if *is_present { "has no value that gives a role" } else { "is missing" })]
+    #[error("the claim `{claim}` {}", if *is_present {
+        "has no value that gives a role"
+    } else if claim == "email" {
+        "is missing, or `email_verified` is not true"
+    } else {
+        "is missing"
+    })]
     NoRole {
         /// The configured claim.
         claim: String,
-        /// Whether the ID token has it.
+        /// Whether the ID token has it, and verified if it is an e-mail address.
         is_present: bool,
     },
 }

@@ -20,6 +20,7 @@ pub mod routes;
 mod tenants;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -33,7 +34,7 @@ use crate::registry::Following;
 use crate::registry::editing::Editor;
 use crate::reply::Reply;
 use crate::shared::{RedisClient, announce};
-use crate::shares::Shares;
+use crate::shares::{Share, Shares};
 use crate::store::Registry;
 use crate::tenant::Directory;
 pub use caller::{Caller, TOKEN_PREFIX, Transport};
@@ -48,7 +49,7 @@ pub const MAX_BODY: usize = 8 * 1024 * 1024;
 /// Larger: a caller whose calls wait locks the others out. Smaller: its calls are refused sooner.
 pub const WAITS_OF_A_CALLER: usize = 16;
 
-/// How many calls may wait at once.
+/// How many calls may wait at once. A caller may wait with no more than are left, so that the next one finds some.
 ///
 /// Larger: calls that wait lock the others out. Smaller: fewer callers can wait.
 pub const WAITS: usize = 48;
@@ -64,7 +65,7 @@ pub struct OperatorApi {
     pub gateway: Arc<ArcSwap<GatewayConfig>>,
     /// The domains, if `[gateway.domains]` is configured.
     pub domains: Option<Arc<Domains>>,
-    /// The calls that wait for a change or for nodes, by their callers.
+    /// The calls that wait for a change, for nodes or for a look at a domain, by their callers.
     pub waits: Shares,
     /// Announces changed tokens to the other nodes, if Redis is configured.
     pub redis: Option<Arc<RedisClient>>,
@@ -164,5 +165,12 @@ impl Call<'_> {
 
     fn is_head(&self) -> bool {
         self.head.method == Method::HEAD
+    }
+
+    /// How long a call that was carried out waits for what follows from it, and its share of the waiting calls. One for
+    /// which there is no room only looks.
+    fn begin_to_wait(&self, wait: Duration) -> (Duration, Option<Share<'_>>) {
+        let share = (!wait.is_zero()).then(|| self.api.waits.begin(&self.caller.name)).flatten();
+        (if share.is_some() { wait } else { Duration::ZERO }, share)
     }
 }

@@ -1,4 +1,6 @@
 //! Shares of what is limited: how much may run at once for each of many, and for all together.
+//!
+//! The fuller it gets, the smaller a share is, so that a few who use all of theirs leave something to those who come.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,12 +27,12 @@ impl Shares {
         Self { each, all, running: Mutex::default() }
     }
 
-    /// Begins one more, unless the share of the key, or all, is in use.
+    /// Begins one more, unless the share of the key is in use, or as much runs for the key as is left for all.
     #[must_use]
     pub fn begin(&self, key: &str) -> Option<Share<'_>> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_free = running.get(key).is_none_or(|count| *count < self.each);
-        if !is_free || running.values().sum::<usize>() >= self.all {
+        let left = self.all.saturating_sub(running.values().sum());
+        if running.get(key).copied().unwrap_or_default() >= self.each.min(left) {
             return None;
         }
         let key: Arc<str> = key.into();
@@ -68,5 +70,14 @@ mod tests {
         assert!(shares.begin("a").is_some() && shares.begin("c").is_some());
         drop(other);
         assert!(shares.running.lock().unwrap().is_empty(), "keys are forgotten");
+    }
+
+    #[test]
+    fn those_who_come_later_find_something_left() {
+        let shares = Shares::new(16, 48);
+        let keys = ["a", "b", "c", "d", "e", "f", "g"];
+        let held = keys.map(|key| std::iter::from_fn(|| shares.begin(key)).collect::<Vec<_>>());
+        assert_eq!(held.each_ref().map(Vec::len), [16, 16, 8, 4, 2, 1, 1]);
+        assert!(shares.begin("h").is_none(), "all are in use");
     }
 }

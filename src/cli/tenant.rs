@@ -336,8 +336,9 @@ async fn adopt(command: &AdoptArgs) -> Result<()> {
     let mut checked = registry.check(slug, section)?;
     if !checked.tenant.config.is_same(&tenant) {
         bail!(
-            "in the registry, relative paths of `{slug}` would start at {}, and only `database` and \
-             `oidc.client_secret` take variables: write absolute paths, and the values of other variables, first",
+            "in the registry, relative paths of `{slug}` would start at {}, only `database` and \
+             `oidc.client_secret` take variables, and a URL takes nothing from PG* variables and password files: \
+             write absolute paths, the values of other variables, and the whole URL first",
             registry.config().folder.display()
         );
     }

@@ -8,7 +8,6 @@ use std::path::Path;
 
 use super::context::LoadContext;
 use super::problem::Problem;
-use super::secret::ExpansionError;
 use super::table::StringValue;
 use crate::store::{BESIDE, DatabaseLocation, FileId, InvalidLocation};
 
@@ -25,8 +24,14 @@ pub(super) struct DatabaseAddress {
 /// Parses a URL; the path of a SQLite file is relative to the folder.
 pub(super) fn read(text: &StringValue, folder: &Path, context: &LoadContext<'_>) -> Result<DatabaseAddress, Problem> {
     let url = text.value.as_str();
-    let location = DatabaseLocation::parse(url, folder).map_err(|error| problem(text, &error))?;
-    check_password(text, &location, context)?;
+    let location = match context.tenant_variables {
+        None => DatabaseLocation::parse(url, folder),
+        Some(_) => DatabaseLocation::parse_without_environment(url, folder),
+    };
+    let location = location.map_err(|error| problem(text, &error))?;
+    if context.tenant_variables.is_some() && location.is_postgres() {
+        check_driver(text, context)?;
+    }
     let identity = identity(&location, context);
     if location.file().is_some() && BESIDE.iter().any(|end| identity.ends_with(end)) {
         let problem = Problem::at(&text.span, "not the path of a SQLite file");
@@ -35,20 +40,16 @@ pub(super) fn read(text: &StringValue, folder: &Path, context: &LoadContext<'_>)
     Ok(DatabaseAddress { location, identity })
 }
 
-/// The password of the environment, which the driver sends to the server of a URL without one.
-const PASSWORD_VARIABLE: &str = "PGPASSWORD";
+/// Variables that the driver applies to every URL, whatever it says.
+const DRIVER_VARIABLES: [&str; 3] = ["PGOPTIONS", "PGSSLCERT", "PGSSLKEY"];
 
-/// Refuses a URL of a tenant of the registry that would take a password that the tenant may not use.
-fn check_password(text: &StringValue, location: &DatabaseLocation, context: &LoadContext<'_>) -> Result<(), Problem> {
-    let refusing = context.tenant_variables.filter(|allowed| !allowed.allow(PASSWORD_VARIABLE));
-    match refusing {
-        Some(allowed) if location.lacks_password() && (context.environment)(PASSWORD_VARIABLE).is_some() => {
-            let title = ExpansionError::NotAllowed(PASSWORD_VARIABLE.to_owned()).to_string();
-            let problem = Problem::at(&text.span, title).label("it is used because the URL has no password");
-            Err(problem.help(allowed.help()))
-        }
-        _ => Ok(()),
-    }
+/// Refuses a Postgres URL of a tenant of the registry on a node whose environment the driver would add to it.
+fn check_driver(text: &StringValue, context: &LoadContext<'_>) -> Result<(), Problem> {
+    let is_set = |variable: &&str| (context.environment)(variable).is_some();
+    let Some(variable) = DRIVER_VARIABLES.into_iter().find(is_set) else { return Ok(()) };
+    let title = format!("the environment variable `{variable}` of this node would apply to a tenant of the registry");
+    let help = "unset it, and write its value into the URLs that need it, as `options`, `sslcert` and `sslkey`";
+    Err(Problem::at(&text.span, title).help(help))
 }
 
 /// Equal for two URLs of the same database. SQLite paths are resolved first: two paths can name one file.
@@ -85,6 +86,9 @@ fn problem(text: &StringValue, error: &InvalidLocation) -> Problem {
             problem("a faulty parameter of a Postgres URL").label(error.to_string())
         }
         InvalidLocation::SeveralHosts => problem("not the URL of one Postgres server").label(error.to_string()),
+        InvalidLocation::LacksUserOrHost => problem("a Postgres URL without a user or a host")
+            .label("tenants of the registry take nothing from the environment or the system user")
+            .help("write `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or for a socket `postgres://USER@/DATABASE?host=/FOLDER`"),
         InvalidLocation::NotAUrl => problem("not a Postgres URL")
             .label("expected `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or for a socket `postgres://USER@/DATABASE?host=/FOLDER`")
             .help("special characters in the user and the password are percent-encoded"),

@@ -34,6 +34,29 @@ const ENTRA_HOSTS: [&str; 4] =
 const ENTRA_SHARED: [&str; 5] =
     ["common", "organizations", "consumers", "{tenantid}", "9188040d-6c67-4c5b-b112-36a304b66dad"];
 
+/// Claims that users of many providers set themselves (OpenID Connect Core 1.0, section 5.1, and Microsoft's `upn` and
+/// `unique_name`): who writes another one's into a profile would have that one's role. An `email` counts if it is verified.
+const CHOSEN_BY_USERS: [&str; 18] = [
+    "name",
+    "given_name",
+    "family_name",
+    "middle_name",
+    "nickname",
+    "preferred_username",
+    "upn",
+    "unique_name",
+    "profile",
+    "picture",
+    "website",
+    "gender",
+    "birthdate",
+    "zoneinfo",
+    "locale",
+    "phone_number",
+    "address",
+    "updated_at",
+];
+
 /// An OpenID provider, and the roles of its users.
 #[derive(Clone, Debug)]
 pub struct OidcConfig {
@@ -103,7 +126,7 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Option<
         Some(text) => read_scopes(text, context),
         None => Some(DEFAULT_SCOPES.into()),
     };
-    let role_claim = table.required_string("role_claim").and_then(|text| read_text(text, "a claim", context));
+    let role_claim = table.required_string("role_claim").and_then(|text| read_role_claim(text, context));
     let admin = table.strings("admin_values");
     let viewer = table.strings("viewer_values");
     if admin.is_empty() && viewer.is_empty() {
@@ -152,6 +175,19 @@ fn read_issuer(text: StringValue, context: &LoadContext<'_>) -> Option<Box<str>>
         return None;
     }
     Some(text.value.into())
+}
+
+fn read_role_claim(text: StringValue, context: &LoadContext<'_>) -> Option<Box<str>> {
+    if CHOSEN_BY_USERS.contains(&&*text.value) {
+        let problem = Problem::at(&text.span, "a claim that users can choose themselves gives no role");
+        let problem = problem.label("whoever writes a listed value into a profile would have the role");
+        context.report(problem.help(
+            "use a claim that the provider's administrators set, such as `roles` or `groups`, or `sub`, or `email`, which \
+             counts with `\"email_verified\": true` only",
+        ));
+        return None;
+    }
+    read_text(text, "a claim", context)
 }
 
 /// A text without control characters.

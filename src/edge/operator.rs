@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, Request, Response, StatusCode};
+use bytes::{Bytes, BytesMut};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST};
+use http::{HeaderValue, Request, Response, StatusCode, request};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -34,7 +34,7 @@ use super::slots::{Slot, Slots};
 use crate::config::{ConnectionLimits, OperatorAddress};
 use crate::error::Refusal;
 use crate::gate::HeadFault;
-use crate::operator::{MAX_BODY, OperatorApi, Transport};
+use crate::operator::{Caller, MAX_BODY, OperatorApi, Transport};
 use crate::reply::Reply;
 use crate::rights;
 
@@ -51,8 +51,13 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a body may take.
 ///
-/// Larger: a caller that sends nothing more holds a permit for longer. Smaller: a large batch over a slow line fails.
+/// Larger: a caller that sends a byte now and then holds memory for longer. Smaller: a large batch over a slow line fails.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long the next bytes of a body may take, the first ones included.
+///
+/// Larger: a caller that sends nothing more holds a connection for longer. Smaller: a line that falters fails.
+const BODY_PAUSE: Duration = Duration::from_secs(5);
 
 /// The mode of the socket: its owner and its group are the operator.
 const SOCKET_MODE: u32 = 0o660;
@@ -191,12 +196,17 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let refused = stream.refused();
     let service = service_fn(move |mut request: Request<Incoming>| {
         refused.mark(&mut request);
-        let (api, transport, busy) = (Arc::clone(&api), transport.clone(), slot.begin());
-        // A task of its own: a change that was begun is finished although the caller has gone.
-        let answering = tokio::spawn(async move { answer(request, &transport, &api).await });
-        async {
-            let _busy = busy;
-            Ok::<_, Infallible>(answering.await.unwrap_or_else(|_| failed()))
+        let (api, transport, slot) = (Arc::clone(&api), transport.clone(), Arc::clone(&slot));
+        async move {
+            slot.note_head();
+            let (caller, head, body) = match read(request, &transport, &api).await {
+                Ok(whole) => whole,
+                Err(refused) => return Ok::<_, Infallible>(respond(refused)),
+            };
+            let _busy = slot.begin();
+            // A task of its own: a change that was begun is finished although the caller has gone.
+            let answering = tokio::spawn(async move { respond(api.answer(&caller, &head, body).await) });
+            Ok(answering.await.unwrap_or_else(|_| failed()))
         }
     });
     let mut settings = http1::Builder::new();
@@ -206,32 +216,54 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     }
 }
 
-async fn answer(request: Request<Incoming>, transport: &Transport, api: &OperatorApi) -> Response<Full<Bytes>> {
+/// Who calls, and the whole request.
+async fn read(
+    request: Request<Incoming>,
+    transport: &Transport,
+    api: &OperatorApi,
+) -> Result<(Caller, request::Parts, Bytes), Reply> {
     let (head, body) = request.into_parts();
     if let Some(fault) = head.extensions.get::<HeadFault>() {
-        return respond(Refusal::from(*fault).reply());
+        return Err(Refusal::from(*fault).reply());
+    }
+    if head.headers.get_all(HOST).iter().nth(1).is_some() {
+        return Err(Refusal::from(HeadFault::Malformed).reply());
     }
     // Before the body is read, so that a caller without a token occupies no memory.
-    let caller = match api.identify(transport, &head).await {
-        Ok(caller) => caller,
-        Err(refused) => return respond(refused),
-    };
-    let body = match timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await {
-        Ok(Ok(body)) => body.to_bytes(),
-        Ok(Err(error)) => {
-            let (status, text) = if error.is::<LengthLimitError>() {
-                (StatusCode::PAYLOAD_TOO_LARGE, format!("The body is larger than {MAX_BODY} bytes"))
-            } else {
-                (StatusCode::BAD_REQUEST, "The body can't be read".to_owned())
-            };
-            return respond(Reply::json(status, &json!({ "message": text })));
+    let caller = api.identify(transport, &head).await?;
+    let body = timeout(BODY_TIMEOUT, collect(body)).await.unwrap_or(Err(BodyFault::Late)).map_err(BodyFault::reply)?;
+    Ok((caller, head, body))
+}
+
+/// Why there is no body.
+enum BodyFault {
+    TooLarge,
+    Broken,
+    Late,
+}
+
+impl BodyFault {
+    fn reply(self) -> Reply {
+        let (status, text) = match self {
+            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, &*format!("The body is larger than {MAX_BODY} bytes")),
+            Self::Broken => (StatusCode::BAD_REQUEST, "The body can't be read"),
+            Self::Late => (StatusCode::REQUEST_TIMEOUT, "The body did not arrive in time"),
+        };
+        Reply::json(status, &json!({ "message": text }))
+    }
+}
+
+async fn collect(body: Incoming) -> Result<Bytes, BodyFault> {
+    let mut body = Limited::new(body, MAX_BODY);
+    let mut collected = BytesMut::new();
+    while let Some(frame) = timeout(BODY_PAUSE, body.frame()).await.map_err(|_| BodyFault::Late)? {
+        let frame = frame
+            .map_err(|error| if error.is::<LengthLimitError>() { BodyFault::TooLarge } else { BodyFault::Broken })?;
+        if let Some(bytes) = frame.data_ref() {
+            collected.extend_from_slice(bytes);
         }
-        Err(_) => {
-            let text = "The body did not arrive in time";
-            return respond(Reply::json(StatusCode::REQUEST_TIMEOUT, &json!({ "message": text })));
-        }
-    };
-    respond(api.answer(&caller, &head, body).await)
+    }
+    Ok(collected.freeze())
 }
 
 /// A panic, which the runtime has logged.

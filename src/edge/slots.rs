@@ -1,7 +1,7 @@
 //! The few open connections of a listener of the operator's.
 //!
 //! A new connection takes the place of the one that has been without a request for longest. So connections that send
-//! nothing, or no whole head, lock nobody out, however many there are.
+//! nothing, or no whole request, lock nobody out, however many there are.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ pub(super) struct Slots {
 
 /// One connection.
 pub(super) struct Slot {
-    /// Since when it has no request; none while one is being answered.
+    /// Since when it has no request, or only the head of one; none while one is being answered.
     idle_since: Mutex<Option<Instant>>,
     freed: Arc<Notify>,
 }
@@ -65,6 +65,11 @@ impl Slots {
 impl Slot {
     fn idle_since(&self) -> Option<Instant> {
         *self.idle_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the head of a request whose body is still to come: until it is there, the connection gives way.
+    pub(super) fn note_head(&self) {
+        *self.idle_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     /// Begins a request, which ends when the value is dropped.

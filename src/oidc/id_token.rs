@@ -105,9 +105,11 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// A claim, if the token has it. `null` is none.
+    /// A claim, if the token has it. `null` is none, and so is an e-mail address that the provider has not verified:
+    /// its users may be able to choose it.
     pub(super) fn get(&self, name: &str) -> Option<&Value> {
-        self.all.get(name).filter(|value| !value.is_null())
+        let counts = name != "email" || is_verified(&self.all);
+        self.all.get(name).filter(|value| counts && !value.is_null())
     }
 }
 
@@ -183,15 +185,19 @@ fn check(claims: Value, config: &OidcConfig, nonce: &str, now: Timestamp) -> Res
         return Err(TokenFault::Nonce);
     }
     let subject = text(&claims["sub"]).ok_or(TokenFault::Subject)?;
-    // Some providers send a text or a number, which may mean anything; those that send nothing have verified nothing.
-    let is_verified = claims["email_verified"] == true;
-    let address = text(&claims["email"]).filter(|text| is_verified && !text.contains(char::is_whitespace));
+    let address = text(&claims["email"]).filter(|text| is_verified(&claims) && !text.contains(char::is_whitespace));
     let name = claims["name"].as_str().and_then(to_name).filter(|name| !looks_like_an_address(name));
     let (email, name) = match address {
         Some(address) => (address, name),
         None => (subject.clone(), None),
     };
     Ok(Claims { subject, email, name, all: claims })
+}
+
+/// Whether the provider has verified the e-mail address. Some send a text or a number, which may mean anything; those that
+/// send nothing have verified nothing.
+fn is_verified(claims: &Value) -> bool {
+    claims["email_verified"] == true
 }
 
 /// A `NumericDate` in seconds since 1970, which may have a fraction.
@@ -301,6 +307,7 @@ pub(super) mod tests {
             let mut claims = claims(now);
             (claims["email_verified"], claims["preferred_username"]) = (unverified.clone(), json!("ceo@acme.example"));
             let read = check(claims, &config(), "n", now).unwrap();
+            assert_eq!(read.get("email"), None, "it gives no role: {unverified}");
             assert_eq!((&*read.email, read.name, &*read.subject), ("42", None, "42"), "{unverified}");
         }
         for (changes, email, name) in [
@@ -319,6 +326,7 @@ pub(super) mod tests {
                 claims[key] = value.clone();
             }
             let read = check(claims, &config(), "n", now).unwrap();
+            assert_eq!(read.get("email"), Some(&read.all["email"]).filter(|email| !email.is_null()), "{changes}");
             assert_eq!((&*read.email, read.name.as_deref(), &*read.subject), (email, name, "42"), "{changes}");
         }
     }

@@ -123,7 +123,8 @@ pub(super) async fn put(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply
             "domain added through the operator API"
         );
         // Records that are right already prove it at the first look.
-        await_look(registry, &host, slug, first_look, wait.unwrap_or_default()).await?;
+        let (wait, _waiting) = call.begin_to_wait(wait.unwrap_or_default());
+        await_look(registry, &host, slug, first_look, wait).await?;
     }
     let revision = registry.find(slug).await?.map_or(revision, |row| row.revision);
     let left = wait.map(|wait| wait.saturating_sub(began.elapsed()));
@@ -183,6 +184,7 @@ pub(super) async fn check(call: &Call<'_>, host: &str) -> Result<Reply, Operator
     }
     let asked = registry.ask_for_check(host.as_str(), &before.slug, Requester::Operator).await?.ok_or_else(unknown)?;
     domains.look_soon();
+    let (wait, _waiting) = call.begin_to_wait(wait);
     let (after, is_looked_at) = await_look(registry, &host, &before.slug, asked, wait).await?;
     let status = if is_looked_at { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok(Reply::json(status, &json!({ "data": describe(&after.ok_or_else(unknown)?, domains.config()) })))

@@ -42,9 +42,7 @@ pub(super) async fn wait_for(
     wait: Option<Duration>,
 ) -> Result<Vec<Value>, OperatorRefusal> {
     let Some(wait) = wait else { return Ok(Vec::new()) };
-    // The change is made. A call for which there is no room only looks how far the nodes are.
-    let waiting = call.api.waits.begin(&call.caller.name);
-    let wait = waiting.as_ref().map_or(Duration::ZERO, |_| wait);
+    let (wait, _waiting) = call.begin_to_wait(wait);
     let following = call.api.following()?;
     let behind = registry.wait_for_nodes(revision, slugs, wait, |node| following.is_running(node)).await?;
     let as_json = |node: &NodeBehind| json!({ "id": node.id, "name": node.name, "reason": node.reason });

@@ -64,11 +64,22 @@ pub struct DatabaseLocation {
     kind: DatabaseKind,
     /// As written in the configuration. Two locations are equal only if their texts are, password included.
     text: SecretString,
+    omitted: Omitted,
+}
+
+/// Where what a Postgres URL omits comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Omitted {
+    /// The environment of this process (`PGHOST`, `PGPASSWORD`, …), its user and a password file, as with libpq.
+    FromEnvironment,
+    /// Nowhere: a port, a database and the like have fixed defaults, and the user and the host are required.
+    Fixed,
 }
 
 impl PartialEq for DatabaseLocation {
     fn eq(&self, other: &Self) -> bool {
-        self.text.expose_secret() == other.text.expose_secret() && self.file() == other.file()
+        let has_same_text = self.text.expose_secret() == other.text.expose_secret() && self.file() == other.file();
+        has_same_text && (self.omitted == other.omitted || self.connects_as(other))
     }
 }
 
@@ -97,6 +108,9 @@ pub enum InvalidLocation {
     /// The SQLite path is empty, or asks for a database in memory, which would lose everything at every stop.
     #[error("expected the path of a file after `sqlite:`")]
     NoFile,
+    /// A Postgres URL that leaves its user or host to the environment, where it may not.
+    #[error("a URL without a user or a host")]
+    LacksUserOrHost,
     /// What follows `postgres://` is no connection URL.
     #[error("not a Postgres URL")]
     NotAUrl,
@@ -133,39 +147,61 @@ impl DatabaseLocation {
     /// # Errors
     /// [`InvalidLocation`] says what was expected; it never repeats the text.
     pub fn parse(text: &str, folder: &Path) -> Result<Self, InvalidLocation> {
+        Self::read(text, folder, Omitted::FromEnvironment)
+    }
+
+    /// The same for a URL that whoever may write it must not complete with secrets of this node: what it omits is never
+    /// taken from the environment, the user of the process or a password file. `PGOPTIONS`, `PGSSLCERT` and `PGSSLKEY`,
+    /// which the driver can't be kept from, must not be set.
+    ///
+    /// # Errors
+    /// As [`Self::parse`], and [`InvalidLocation::LacksUserOrHost`].
+    pub fn parse_without_environment(text: &str, folder: &Path) -> Result<Self, InvalidLocation> {
+        Self::read(text, folder, Omitted::Fixed)
+    }
+
+    fn read(text: &str, folder: &Path, omitted: Omitted) -> Result<Self, InvalidLocation> {
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-            if postgres_url::plain_identity(text).is_none() {
-                postgres_url::parse(text)?;
+            if postgres_url::plain_identity(text, omitted).is_none() {
+                postgres_url::parse(text, omitted)?;
             }
-            return Ok(Self { kind: DatabaseKind::Postgres(OnceLock::new()), text: text.into() });
+            return Ok(Self { kind: DatabaseKind::Postgres(OnceLock::new()), text: text.into(), omitted });
         }
         let path = text.strip_prefix("sqlite:").ok_or(InvalidLocation::UnknownScheme)?;
         let path = path.strip_prefix("//").unwrap_or(path);
         if path.is_empty() || path.contains(":memory:") || path.contains('?') || path.contains('\0') {
             return Err(InvalidLocation::NoFile);
         }
-        Ok(Self { kind: DatabaseKind::Sqlite(folder.join(path).into()), text: text.into() })
+        Ok(Self { kind: DatabaseKind::Sqlite(folder.join(path).into()), text: text.into(), omitted })
     }
 
     /// A text that is equal for two locations if and only if they name the same database.
     #[must_use]
     pub fn identity(&self) -> String {
         match &self.kind {
-            DatabaseKind::Postgres(server) => postgres_url::plain_identity(self.text.expose_secret())
+            DatabaseKind::Postgres(server) => postgres_url::plain_identity(self.text.expose_secret(), self.omitted)
                 .unwrap_or_else(|| self.server(server).identity()),
             DatabaseKind::Sqlite(path) => format!("sqlite {}", path.display()),
         }
     }
 
-    /// Whether it is the URL of a Postgres server, without a password.
+    /// Whether it is the URL of a Postgres server.
     #[must_use]
-    pub fn lacks_password(&self) -> bool {
-        matches!(self.kind, DatabaseKind::Postgres(_)) && !postgres_url::has_password(self.text.expose_secret())
+    pub fn is_postgres(&self) -> bool {
+        matches!(self.kind, DatabaseKind::Postgres(_))
+    }
+
+    /// Whether the environment makes no difference between two locations with one text.
+    fn connects_as(&self, other: &Self) -> bool {
+        match (&self.kind, &other.kind) {
+            (DatabaseKind::Postgres(one), DatabaseKind::Postgres(two)) => self.server(one).is_same(other.server(two)),
+            _ => true,
+        }
     }
 
     fn server<'s>(&self, server: &'s OnceLock<Arc<PostgresServer>>) -> &'s Arc<PostgresServer> {
         server.get_or_init(|| {
-            let parsed = postgres_url::parse(self.text.expose_secret());
+            let parsed = postgres_url::parse(self.text.expose_secret(), self.omitted);
             parsed.expect("the text was checked when it was read").into()
         })
     }
@@ -286,7 +322,8 @@ impl DatabaseLocation {
                 match breaker.and_then(|_| Some((server.without_schema()?, server.schema()?))) {
                     None => (postgres_address(server, limit), None),
                     Some((server, schema)) => {
-                        let shared = (SharedKey::of(self.text.expose_secret()), SchemaSetting::new(schema));
+                        let shared =
+                            (SharedKey::of(self.text.expose_secret(), self.omitted), SchemaSetting::new(schema));
                         (postgres_address(&server.into(), limit), Some(shared))
                     }
                 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Connection, Executor, Postgres, Row as _};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Postgres, Row as _};
 
 use super::pool::connection::is_out_of_memory;
 use super::pooler::{self, Pooler, Pooling, our_path};
@@ -226,6 +226,17 @@ impl PostgresServer {
             options.get_options().unwrap_or_default(),
             settings.collect::<String>(),
         )
+    }
+
+    /// Whether another one is the same database for the same user, with the same password and the same TLS.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let credentials = |server: &Self| {
+            // The driver shows a password only as a part of a URL, and makes none of every name.
+            let url = server.options.clone().username("user").host("host").to_url_lossy();
+            let password = url.password().filter(|password| !password.is_empty()).map(ToOwned::to_owned);
+            (server.options.get_username().to_owned(), password, url.query().map(ToOwned::to_owned))
+        };
+        self.identity() == other.identity() && credentials(self) == credentials(other)
     }
 
     pub(super) fn schema(&self) -> Option<&str> {

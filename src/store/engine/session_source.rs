@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use sha2::{Digest, Sha256};
 
 use super::connections::{Connections, PoolId};
+use super::location::Omitted;
 use super::session::SessionAddress;
 
 /// One server, database and role, or one file.
@@ -57,11 +58,12 @@ impl Drop for SessionSource {
 pub(super) struct SharedKey([u8; 32]);
 
 impl SharedKey {
-    /// The key of a URL that has a `schema` in its query.
-    pub(super) fn of(url: &str) -> Self {
+    /// The key of a URL that has a `schema` in its query. Sessions with a password that the URL omits are not for those
+    /// that may not have it.
+    pub(super) fn of(url: &str, omitted: Omitted) -> Self {
         let (address, query) = url.split_once('?').unwrap_or((url, ""));
         let rest: Vec<_> = query.split('&').filter(|parameter| !parameter.starts_with("schema=")).collect();
-        Self(Sha256::digest(format!("{address}?{}", rest.join("&"))).into())
+        Self(Sha256::digest(format!("{omitted:?} {address}?{}", rest.join("&"))).into())
     }
 }
 
@@ -124,9 +126,10 @@ mod tests {
                 format!("postgres://app:secret@db/forms?sslmode=require&schema={schema}"),
                 format!("postgres://app:other@db/forms?schema={schema}"),
             ]
-            .map(|url| SharedKey::of(&url))
+            .map(|url| SharedKey::of(&url, Omitted::FromEnvironment))
         });
         assert_eq!(one, other);
         assert!(one[0] != one[1] && one[0] != one[2] && one[1] != one[2]);
+        assert_ne!(one[0], SharedKey::of("postgres://app:secret@db/forms?schema=acme", Omitted::Fixed));
     }
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use http::Method;
 use serde_json::{Value, json};
 use toml::Table;
@@ -40,6 +42,30 @@ pub(super) async fn state_becomes(scene: &Scene, host: &str, state: &str) -> Val
         }
         assert!(began.elapsed() < LIMIT, "{answer:?}");
     }
+}
+
+/// A call that waits for a look takes part in the share of its caller.
+#[tokio::test]
+async fn a_caller_whose_calls_wait_gets_no_further_one_that_waits_for_a_look() {
+    // It never answers.
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut domains = Table::new();
+    domains.insert("target".into(), "edge.test".into());
+    domains.insert("addresses".into(), vec!["192.0.2.10"].into());
+    domains.insert("resolvers".into(), vec![silent.local_addr().unwrap().to_string()].into());
+    let scene = Scene::new(Engine::Sqlite).gateway("domains", domains);
+    let _node = scene.start(0);
+    scene.add(0, "acme").await;
+    assert_eq!(call(&scene, Method::PUT, "/v1/tenants/acme/domains/a.globex.test").await.status, 201);
+    let mut waiting: FuturesUnordered<_> =
+        (0..64).map(|_| call(&scene, Method::GET, "/v1/changes?after=1000000&wait=60")).collect();
+    let refused: Vec<_> = waiting.by_ref().take(48).map(|answer| answer.status.as_u16()).collect().await;
+    assert_eq!(refused, [429; 48]);
+    let checked = call(&scene, Method::POST, "/v1/domains/a.globex.test/check?wait=60").await;
+    assert_eq!(checked.status, 202, "it is answered before the look: {checked:?}");
+    let added = call(&scene, Method::PUT, "/v1/tenants/acme/domains/b.globex.test?wait=60").await;
+    assert_eq!((added.status.is_success(), &added.body["data"]["checked_at"]), (true, &Value::Null), "{added:?}");
+    assert!(waiting.next().now_or_never().is_none(), "the others still wait");
 }
 
 on_both_databases! {

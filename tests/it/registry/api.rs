@@ -72,6 +72,38 @@ async fn connections_without_a_request_lock_nobody_out() {
 }
 
 #[tokio::test]
+async fn calls_whose_body_does_not_come_lock_nobody_out() {
+    /// Shorter than a body may take.
+    const SOON: Duration = Duration::from_secs(25);
+    let scene = Scene::new(Engine::Sqlite);
+    let mut node = scene.start(0);
+    let tcp = operator_tcp(&mut node);
+    let [half, other] = ["half", "other"].map(|name| operator_token(&scene, name));
+    for body in
+        ["content-length: 100\r\n\r\n", "content-length: 100\r\n\r\n{", "transfer-encoding: chunked\r\n\r\n5\r\n{"]
+    {
+        let head = format!("PUT /v1/tenants/x HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {half}\r\n{body}");
+        let mut held: (Vec<UnixStream>, Vec<TcpStream>) = Default::default();
+        for _ in 0..100 {
+            let mut stream = UnixStream::connect(scene.socket(0)).await.unwrap();
+            stream.write_all(head.as_bytes()).await.ok();
+            held.0.push(stream);
+            let mut stream = TcpStream::connect(tcp).await.unwrap();
+            stream.write_all(head.as_bytes()).await.ok();
+            held.1.push(stream);
+        }
+        let answers = async {
+            assert_eq!(scene.call(0, Method::GET, "/v1/nodes", None).await.status, 200);
+            assert_eq!(ask(tcp, &other, "/v1/nodes").await, 200);
+            let mut line = [0; 12];
+            held.1.last_mut().unwrap().read_exact(&mut line).await.unwrap();
+            assert_eq!(&line, b"HTTP/1.1 408");
+        };
+        timeout(SOON, answers).await.unwrap_or_else(|_| panic!("each is answered: {body:?}"));
+    }
+}
+
+#[tokio::test]
 async fn a_caller_that_waits_for_changes_locks_nobody_out() {
     let scene = Scene::new(Engine::Sqlite);
     let mut node = scene.start(0);
@@ -324,7 +356,7 @@ on_both_databases! {
         }
     }
 
-    async fn a_head_with_a_bare_line_feed_is_refused(engine: Engine) {
+    async fn a_head_that_others_read_otherwise_is_refused(engine: Engine) {
         let scene = Scene::new(engine);
         let _node = scene.start(0);
         for (head, status) in [
@@ -338,6 +370,8 @@ on_both_databases! {
             // What a form of a page sends as its body is not reached.
             ("POST / HTTP/1.1\r\nHost: operator\nContent-Length: 9\r\n\r\nGET / HTTP", "400"),
             ("GET /v1/tenants HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "400"),
+            ("GET /v1/tenants HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"),
+            ("GET /v1/tenants HTTP/1.1\r\nhost: a\r\nX-A: b\r\nHOST: a\r\n\r\n", "400"),
         ] {
             let mut stream = UnixStream::connect(scene.socket(0)).await.unwrap();
             stream.write_all(head.as_bytes()).await.unwrap();

@@ -1,16 +1,126 @@
 //! Tenants of the registry use no variable of the nodes but those that `tenant_variables` allows, and show none.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, Mutex};
+
 use http::Method;
 use serde_json::{Value, json};
 
 use super::scene::{LIMIT, Scene, client, me, readiness_becomes};
-use crate::support::fixture::on_both_databases;
+use crate::support::fixture::{Engine, on_both_databases};
 
 const SECRET: &str = "the-secret-of-the-node";
 
 /// The faults of a key, in one text.
 fn faults(body: &Value, key: &str) -> String {
     body["errors"][key].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// A server that asks for a password, and what its clients sent.
+fn password_collector() -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, sent) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
+    let kept = Arc::clone(&sent);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            // The first message of a client has no type. One of 8 bytes asks for TLS.
+            let mut first = || {
+                let mut length = [0; 4];
+                stream.read_exact(&mut length)?;
+                let mut message = vec![0; u32::from_be_bytes(length) as usize - 4];
+                stream.read_exact(&mut message)?;
+                if message.len() == 4 {
+                    stream.write_all(b"N")?;
+                }
+                std::io::Result::Ok(message)
+            };
+            let Ok(startup) = first().and_then(|message| if message.len() == 4 { first() } else { Ok(message) }) else {
+                continue;
+            };
+            kept.lock().unwrap().extend(startup);
+            // AuthenticationCleartextPassword.
+            let asked = stream.write_all(&[b'R', 0, 0, 0, 8, 0, 0, 0, 3]);
+            let mut password = [0; 512];
+            let length = asked.and_then(|()| stream.read(&mut password)).unwrap_or_default();
+            kept.lock().unwrap().extend(&password[..length]);
+        }
+    });
+    (address, sent)
+}
+
+#[tokio::test]
+async fn a_url_is_completed_by_nothing_of_the_node() {
+    let scene = Scene::new(Engine::Sqlite);
+    let (server, sent) = password_collector();
+    for file in [".pgpass", "passwords"] {
+        let path = scene.folder().join(file);
+        std::fs::write(&path, format!("*:*:*:*:{SECRET}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let folder = scene.folder().display().to_string();
+    let (passwords, port) = (format!("{folder}/passwords"), server.port().to_string());
+    let environment = [
+        ("HOME", &*folder),
+        ("PGPASSFILE", &passwords),
+        ("PGPASSWORD", SECRET),
+        ("PGUSER", SECRET),
+        ("PGDATABASE", SECRET),
+        ("PGAPPNAME", SECRET),
+        ("PGHOST", "127.0.0.1"),
+        ("PGHOSTADDR", "127.0.0.1"),
+        ("PGPORT", &port),
+        ("PGSSLMODE", "disable"),
+        ("PGSSLROOTCERT", SECRET),
+    ];
+    let node = scene.start_in(0, &environment);
+    let put = async |url: &str| {
+        let mut acme = scene.tenant("acme");
+        acme["database"] = json!(url);
+        scene.call(0, Method::PUT, "/v1/tenants/acme?migrate=1", Some(&acme)).await
+    };
+    for (url, startup) in [
+        (format!("postgres://ana@{server}/forms"), "user\0ana\0database\0forms\0"),
+        (format!("postgres://ana@{server}"), "user\0ana\0database\0ana\0"),
+        (format!("postgres://ana:@{server}/forms?schema=acme"), "user\0ana\0database\0forms\0"),
+        (format!("postgres://?user=ana&host=127.0.0.1&port={port}&pooler=session"), "user\0ana\0database\0ana\0"),
+    ] {
+        sent.lock().unwrap().clear();
+        let answer = put(&url).await;
+        assert_eq!(answer.status, 422, "the server accepts no one: {answer:?}");
+        let sent = String::from_utf8_lossy(&sent.lock().unwrap()).into_owned();
+        assert!(sent.contains(startup) && sent.contains("application_name\0formgate\0"), "{url}: {sent:?}");
+        assert!(!sent.contains(SECRET), "{url}: {sent:?}");
+    }
+    sent.lock().unwrap().clear();
+    for url in ["postgres:///forms", "postgres://ana@/forms", "postgres://127.0.0.1/forms"] {
+        let answer = put(url).await;
+        let fault = faults(&answer.body, "database");
+        assert!(answer.status == 422 && fault.contains("without a user or a host"), "{url}: {answer:?}");
+        assert!(fault.contains("`postgres://USER:PASSWORD@HOST:PORT/DATABASE`"), "{fault}");
+    }
+    drop(node);
+    for variable in ["PGOPTIONS", "PGSSLCERT", "PGSSLKEY"] {
+        let node = scene.start_in(0, &[(variable, SECRET)]);
+        let answer = put(&format!("postgres://ana@{server}/forms")).await;
+        let fault = faults(&answer.body, "database");
+        assert!(answer.status == 422 && fault.contains(&format!("`{variable}`")), "{answer:?}");
+        assert!(!answer.body.to_string().contains(SECRET), "{answer:?}");
+        drop(node);
+    }
+    assert!(sent.lock().unwrap().is_empty(), "none of these was connected to");
+}
+
+#[tokio::test]
+async fn a_tenant_that_relies_on_the_environment_is_not_adopted() {
+    let mut scene = Scene::new(Engine::Postgres);
+    scene.write_files(&scene.text("acme"), 1);
+    scene.succeed(&["migrate"]);
+    for set in [("PGPASSWORD", SECRET), ("PGAPPNAME", SECRET)] {
+        let is_taken = scene.run_in(&["tenant", "adopt", "acme"], &[set]).code == 0;
+        assert_eq!(is_taken, set.0 != "PGPASSWORD", "{set:?}");
+    }
 }
 
 on_both_databases! {

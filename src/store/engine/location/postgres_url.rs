@@ -1,7 +1,8 @@
 //! Parses the URL of a Postgres database by libpq's grammar (PostgreSQL documentation, 32.1.1.2).
 //!
 //! The driver's own parser accepts fewer forms and ignores unknown parameters. So the URL is parsed here, and the
-//! driver gets only parameters that it supports. It still applies the environment and `~/.pgpass`.
+//! driver gets only parameters that it supports. What a URL omits, the driver takes from the environment and from a
+//! password file, unless [`Omitted::Fixed`] says otherwise.
 
 mod parameters;
 mod settings;
@@ -12,7 +13,7 @@ use std::sync::LazyLock;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use super::InvalidLocation;
+use super::{InvalidLocation, Omitted};
 use crate::store::engine::postgres::PostgresServer;
 pub(super) use parameters::SUPPORTED;
 use parameters::{Parameters, SSL_MODES};
@@ -22,7 +23,7 @@ use parameters::{Parameters, SSL_MODES};
 /// # Errors
 /// [`InvalidLocation`] for everything that libpq refuses and everything that would be ignored: a mistyped `sslmode`
 /// must not turn verification off, and a password that is not percent-encoded must not be mistaken for a host.
-pub(super) fn parse(text: &str) -> Result<PostgresServer, InvalidLocation> {
+pub(super) fn parse(text: &str, omitted: Omitted) -> Result<PostgresServer, InvalidLocation> {
     let (host, url) = split(text)?;
     let mut parameters = Parameters::default();
     let (host, port) = host_and_port(host)?;
@@ -34,16 +35,7 @@ pub(super) fn parse(text: &str) -> Result<PostgresServer, InvalidLocation> {
     for (index, (name, value)) in url.query_pairs().enumerate() {
         parameters.read(index + 1, &name, &value)?;
     }
-    parameters.into_server()
-}
-
-/// Whether a valid URL contains a password. libpq treats an empty one as omitted.
-pub(super) fn has_password(text: &str) -> bool {
-    let has = |url: Url| {
-        url.password().is_some_and(|password| !password.is_empty())
-            || url.query_pairs().any(|(name, value)| name == "password" && !value.is_empty())
-    };
-    split(text).is_ok_and(|(_, url)| has(url))
+    parameters.into_server(omitted)
 }
 
 /// The host and port as written, and the rest as a URL with a placeholder host: the URL parser refuses a URL with a
@@ -94,10 +86,11 @@ fn decoded(text: &str) -> Result<String, InvalidLocation> {
 /// The identity of a simple URL that leaves nothing to the environment. None for any other URL, which the driver has
 /// to parse. The driver looks for sockets, files and a dozen variables each time, which adds up when a gateway with
 /// 100,000 tenants starts.
-pub(super) fn plain_identity(text: &str) -> Option<String> {
+pub(super) fn plain_identity(text: &str, omitted: Omitted) -> Option<String> {
     static OPTIONS_GIVEN: LazyLock<bool> = LazyLock::new(|| std::env::var_os("PGOPTIONS").is_some());
     static PORT_GIVEN: LazyLock<bool> = LazyLock::new(|| std::env::var_os("PGPORT").is_some());
-    if *OPTIONS_GIVEN {
+    let asks_environment = omitted == Omitted::FromEnvironment;
+    if asks_environment && *OPTIONS_GIVEN {
         return None;
     }
     let (host, url) = split(text).ok()?;
@@ -107,7 +100,7 @@ pub(super) fn plain_identity(text: &str) -> Option<String> {
     let (host, port) = host_and_port(host).ok()?;
     let database = url.path().trim_start_matches('/');
     let port = match port {
-        "" if *PORT_GIVEN => return None,
+        "" if asks_environment && *PORT_GIVEN => return None,
         "" => "5432",
         port => port,
     };

@@ -332,6 +332,26 @@ on_both_databases! {
         }
     }
 
+    async fn an_address_gives_a_role_only_if_it_is_verified(engine: Engine) {
+        let forged = Forged::start().await;
+        let folder = crate::support::folder::temporary("authority");
+        let mut administration = administration(&forged.issuer(), &certificate::authority(folder.path()));
+        administration["oidc"]["role_claim"] = "email".into();
+        administration["oidc"]["admin_values"] = vec!["ana@acme.example"].into();
+        let scene = Scene::of(Scene::site(engine).gateway("administration", administration));
+        let caller = Caller::of(&scene, "acme", &scene.node);
+        let key = Key::new("k");
+        forged.set(|answers| answers.keys = json_of(&json!({ "keys": [key.public()] })));
+        for verified in [json!(false), json!("true"), json!(1), Value::Null, json!(true)] {
+            let leaving = caller.leave("").await;
+            let mut claims = forged.claims(&leaving);
+            claims["email_verified"] = verified.clone();
+            forged.set_token(&key.sign(&claims));
+            let callback = caller.back(&forged.query(&leaving), &leaving.cookie).send().await;
+            assert_eq!(callback.status, if verified == true { 303 } else { 403 }, "{verified}: {callback:?}");
+        }
+    }
+
     async fn an_unknown_key_is_looked_for_once_a_minute(engine: Engine) {
         let forged = Forged::start().await;
         let mut scene = scene(engine, &forged).await;

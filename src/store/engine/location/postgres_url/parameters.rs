@@ -12,7 +12,7 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use url::form_urlencoded::Serializer;
 
 use super::settings;
-use crate::store::engine::location::InvalidLocation;
+use crate::store::engine::location::{InvalidLocation, Omitted};
 use crate::store::engine::pooler::Pooling;
 use crate::store::engine::postgres::{CONNECT_LIMIT, PostgresServer};
 use crate::store::engine::session_attributes::SessionAttributes;
@@ -43,6 +43,12 @@ pub(in crate::store::engine::location) const SUPPORTED: [&str; 19] = [
 /// The parameters that name a file.
 const FILES: [&str; 3] = ["sslrootcert", "sslcert", "sslkey"];
 
+/// The name of sessions whose URL gives none.
+const APPLICATION_NAME: &str = "formgate";
+
+/// Where the driver finds `sslrootcert` if a URL omits it.
+const ROOT_VARIABLE: &str = "PGSSLROOTCERT";
+
 /// The values of `sslmode`.
 pub(super) const SSL_MODES: [&str; 6] = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
 
@@ -65,7 +71,7 @@ const NO_EFFECT: &str = "remove it, it has no effect here";
 
 /// Parameters that would be ignored, with what to do instead.
 const UNSUPPORTED: [(&str, &str); 32] = [
-    ("passfile", "name the file in the environment variable PGPASSFILE"),
+    ("passfile", "for a tenant of a file, name it in the environment variable PGPASSFILE"),
     ("service", "put the parameters of the service into the URL"),
     ("servicefile", "put the parameters of the service into the URL"),
     ("sslpassword", "decrypt the key that `sslkey` names"),
@@ -220,10 +226,32 @@ impl Parameters {
         Ok(())
     }
 
-    pub(super) fn into_server(mut self) -> Result<PostgresServer, InvalidLocation> {
+    /// Sets what the driver would take from the environment, the user of this process or a password file.
+    fn fix_omitted(&mut self) -> Result<(), InvalidLocation> {
+        let given = |name| self.driver.iter().rfind(|(given, _)| *given == name).map(|(_, value)| value.clone());
+        let has_host = !self.host.is_empty() || self.address.is_some();
+        let user = given("user").filter(|_| has_host).ok_or(InvalidLocation::LacksUserOrHost)?;
+        let name = self.fallback_name.clone().unwrap_or_else(|| APPLICATION_NAME.to_owned());
+        // An empty password keeps the driver from looking for another one.
+        let fixed = [
+            ("password", String::new()),
+            ("dbname", user),
+            ("port", "5432".to_owned()),
+            ("sslmode", "prefer".to_owned()),
+            ("application_name", name),
+        ];
+        let fixed: Vec<_> = fixed.into_iter().filter(|(name, _)| given(name).is_none()).collect();
+        self.driver.extend(fixed);
+        Ok(())
+    }
+
+    pub(super) fn into_server(mut self, omitted: Omitted) -> Result<PostgresServer, InvalidLocation> {
         if !self.host.is_empty() && !is_host(&self.host) {
             let expected = "a name, an IP address or the absolute path of the directory of a socket";
             return Err(invalid("host", expected));
+        }
+        if omitted == Omitted::Fixed {
+            self.fix_omitted()?;
         }
         let host = std::mem::take(&mut self.host);
         if host.starts_with('/') {
@@ -242,7 +270,12 @@ impl Parameters {
         }
         let mut options = PgConnectOptions::from_str(&query.finish()).map_err(|_| InvalidLocation::NotAUrl)?;
         if options.get_application_name().is_none() {
-            options = options.application_name(self.fallback_name.as_deref().unwrap_or("formgate"));
+            options = options.application_name(self.fallback_name.as_deref().unwrap_or(APPLICATION_NAME));
+        }
+        let has_root = self.driver.iter().any(|(name, _)| *name == "sslrootcert");
+        if omitted == Omitted::Fixed && !has_root && std::env::var_os(ROOT_VARIABLE).is_some() {
+            // No certificate in addition to the usual ones.
+            options = options.ssl_root_cert_from_pem(Vec::new());
         }
         let files = self.driver.iter().filter(|(name, value)| {
             // The driver also takes the content of a file.

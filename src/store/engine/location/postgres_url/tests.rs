@@ -2,6 +2,10 @@
 
 use super::*;
 
+fn parse(text: &str) -> Result<PostgresServer, InvalidLocation> {
+    super::parse(text, Omitted::FromEnvironment)
+}
+
 fn parsed(text: &str) -> String {
     parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).identity()
 }
@@ -17,7 +21,10 @@ fn the_identity_of_a_simple_url_is_that_of_the_parsed_one() {
         "postgres://app@db:6432/forms?schema=Acme",
         "postgres://app@db:6432/forms?schema=public",
     ] {
-        assert_eq!(plain_identity(text), Some(parsed(text)), "{text}");
+        for omitted in [Omitted::FromEnvironment, Omitted::Fixed] {
+            let server = super::parse(text, omitted).expect("a URL");
+            assert_eq!(plain_identity(text, omitted), Some(server.identity()), "{text}");
+        }
     }
     for text in [
         "postgres://app@db",
@@ -32,7 +39,7 @@ fn the_identity_of_a_simple_url_is_that_of_the_parsed_one() {
         "postgres://app@db/forms?pooler=statement",
         "postgres://app@a,b/forms",
     ] {
-        assert_eq!(plain_identity(text), None, "{text}");
+        assert_eq!(plain_identity(text, Omitted::FromEnvironment), None, "{text}");
     }
 }
 
