@@ -32,7 +32,7 @@ pub enum SocketActivationError {
     },
 }
 
-/// TokenChangeSubscription sockets that systemd opened, until each is claimed by its address.
+/// Sockets that systemd opened and passed, until each is claimed by its address.
 #[derive(Debug, Default)]
 pub struct InheritedSockets(Vec<(SocketAddr, TcpListener)>);
 

@@ -313,4 +313,17 @@ mod tests {
         let mut rows: Vec<_> = (0..50).map(|n| due(&format!("a{n}"), &format!("t{n}"), true)).collect();
         assert_eq!(chosen(&mut rows, [].iter()).len(), ASKED_AT_ONCE);
     }
+
+    #[test]
+    fn a_place_for_those_that_wait_is_free_again_after_the_look() {
+        let asked = |n: usize| due(&format!("a{n}"), &format!("t{n}"), true);
+        let begun: Vec<_> = (0..ASKED_AT_ONCE)
+            .map(|n| Begun { slug: format!("t{n}"), is_asked: Arc::new(AtomicBool::new(true)) })
+            .collect();
+        let mut rows = vec![asked(50), asked(51)];
+        assert!(chosen(&mut rows, begun.iter()).is_empty());
+        // Its order may take minutes.
+        begun[0].is_asked.store(false, Ordering::Relaxed);
+        assert_eq!(hosts(&chosen(&mut rows, begun.iter())), ["a50"]);
+    }
 }

