@@ -65,7 +65,9 @@ pub(super) fn of_error(error: &sqlx::Error, file: &Path, slug: &str) -> Option<S
             // READONLY
             None if other == 8 => format!("`{path}` can't be written: check the rights to it, its folder and its disk"),
             // IOERR
-            None if other == 10 => format!("the disk of `{path}` fails: look into the system's log"),
+            None if other == 10 => format!(
+                "the disk of `{path}` fails, or the system limits the size of files (`ulimit -f`, `LimitFSIZE=`): look into its log"
+            ),
             None => return None,
         },
     })
