@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST};
-use http::{HeaderValue, Request, Response, StatusCode, request};
+use http::{HeaderValue, Request, Response, StatusCode, Version, request};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
@@ -229,7 +229,9 @@ async fn read(
     if let Some(fault) = head.extensions.get::<HeadFault>() {
         return Err(Refusal::from(*fault).reply());
     }
-    if head.headers.get_all(HOST).iter().nth(1).is_some() {
+    let hosts = head.headers.get_all(HOST).iter().count();
+    // RFC 9112, section 3.2.
+    if hosts > 1 || hosts == 0 && head.version == Version::HTTP_11 {
         return Err(Refusal::from(HeadFault::Malformed).reply());
     }
     // Before the body is read, so that a caller without a token occupies no memory.

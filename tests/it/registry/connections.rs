@@ -115,6 +115,28 @@ async fn whole_requests_are_answered_however_many_connections_they_come_on_at_on
 }
 
 #[tokio::test]
+async fn a_request_of_http_1_1_names_its_host() {
+    let scene = Scene::new(Engine::Sqlite);
+    let mut node = scene.start(0);
+    let tcp = operator_tcp(&mut node);
+    let token = operator_token(&scene, "tests");
+    for (version, host, expected) in [
+        ("1.1", "", 400),
+        ("1.1", "host: x\r\nhost: x\r\n", 400),
+        ("1.1", "host: x\r\n", 200),
+        ("1.1", "host:\r\n", 200),
+        ("1.0", "", 200),
+        ("1.0", "host: x\r\n", 200),
+        ("1.0", "host: x\r\nhost: x\r\n", 400),
+    ] {
+        let head = format!("GET /v1/nodes HTTP/{version}\r\n{host}authorization: Bearer {token}\r\n\r\n");
+        let socket = ask_at_once(1, &head, async || UnixStream::connect(scene.socket(0)).await);
+        let tcp = ask_at_once(1, &head, async || TcpStream::connect(tcp).await);
+        assert_eq!(tokio::join!(socket, tcp), (vec![expected], vec![expected]), "{head:?}");
+    }
+}
+
+#[tokio::test]
 async fn calls_whose_body_does_not_come_lock_nobody_out() {
     /// Shorter than a body may take.
     const SOON: Duration = Duration::from_secs(25);
