@@ -125,15 +125,17 @@ impl Registry {
         Ok(leased)
     }
 
-    /// Whether another tenant has domains.
+    /// Whether another tenant has domains, other than those that it has lost or given up.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn has_others(&self, slug: &str) -> Result<bool, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT EXISTS (SELECT 1 FROM registry_domains WHERE slug < ").bind(slug);
-        sql.push(") OR EXISTS (SELECT 1 FROM registry_domains WHERE slug > ").bind(slug).push(")");
+        const HAS: &str = "state NOT IN ('gone', 'removed')";
+        sql.push("SELECT EXISTS (SELECT 1 FROM registry_domains WHERE slug < ").bind(slug).push(" AND ").push(HAS);
+        sql.push(") OR EXISTS (SELECT 1 FROM registry_domains WHERE slug > ").bind(slug).push(" AND ").push(HAS);
+        sql.push(")");
         Ok(reader.fetch_one(sql).await?.get(0)?)
     }
 
@@ -198,13 +200,13 @@ async fn may_ask(
     now: Timestamp,
 ) -> Result<bool, sqlx::Error> {
     // A budget for each, so that there are never more in any minute.
-    for n in 0..CHECKS {
-        if is_left {
     let budget =
         |n: u32| Budget { name: format!("check {n} {slug}"), capacity: 1, period: MINUTE, reserve: 0, account: None };
     // Two clicks at once see each other, also where they take no budget.
     lock(transaction, &budget(0), now).await?;
     let mut is_left = is_new;
+    for n in 0..CHECKS {
+        if is_left {
             break;
         }
         is_left = take(transaction, &budget(n), now).await?.is_none();

@@ -38,4 +38,19 @@ on_both_databases! {
         }
     }
 
+    async fn an_account_is_alone_once_the_domains_of_all_others_are_lost_or_removed(engine: Engine) {
+        let (scene, _zones) = scene(engine).await;
+        add(&scene, "acme", &["a.globex.test"]);
+        let registry = open(&scene.registry_url).await;
+        assert!(!registry.has_others("acme").await.unwrap());
+        add(&scene, "globex", &["b.globex.test"]);
+        let database = Database::connect(&scene.registry_url).await;
+        for (state, expected) in [("claimed", true), ("live", true), ("gone", false), ("removed", false)] {
+            let set = format!("UPDATE registry_domains SET state = '{state}' WHERE slug = 'globex'");
+            database.execute(&set).await;
+            assert_eq!(registry.has_others("acme").await.unwrap(), expected, "{state}");
+            assert!(registry.has_others("globex").await.unwrap());
+        }
+        registry.close().await;
+    }
 }
