@@ -12,15 +12,15 @@ use serde_json::Value;
 
 use super::keys::KeySet;
 use crate::config::OidcConfig;
-use crate::shown_text::{is_unshown, to_name};
+use crate::shown_text::{is_shown_as_it_is, is_valid_name, to_name};
 
 /// How far the clocks of the provider and of this node may differ, in seconds.
 ///
 /// Larger: expired tokens are accepted for longer. Smaller: sign-ins fail on nodes whose clocks are off.
 pub(super) const CLOCK_SKEW: i64 = 60;
 
-/// The longest text that is taken from a token, in characters. Larger: pages with absurd addresses. Smaller: long
-/// e-mail addresses are not shown. A subject has at most 255 characters (OpenID Connect Core 1.0, section 2).
+/// The longest e-mail address that is taken from a token, in characters. Larger: pages with absurd addresses. Smaller:
+/// long addresses are not shown.
 const MAX_TEXT: usize = 255;
 
 /// The algorithms that are accepted. `EdDSA` and `Ed25519` (RFC 9864) are one.
@@ -88,7 +88,7 @@ pub enum TokenFault {
     #[error("`nonce` is of another sign-in, or missing")]
     Nonce,
     /// It names no subject that can be shown.
-    #[error("`sub` is missing, not a text, too long, or has invisible characters")]
+    #[error("`sub` is missing, not a text, too long, or has blanks or characters that can't be told apart")]
     Subject,
 }
 
@@ -184,8 +184,10 @@ fn check(claims: Value, config: &OidcConfig, nonce: &str, now: Timestamp) -> Res
     if claims["nonce"].as_str() != Some(nonce) {
         return Err(TokenFault::Nonce);
     }
-    let subject = text(&claims["sub"]).ok_or(TokenFault::Subject)?;
-    let address = text(&claims["email"]).filter(|text| is_verified(&claims) && !text.contains(char::is_whitespace));
+    // To the letter: a text that is cut or changed is another person's.
+    let subject = claims["sub"].as_str().filter(|sub| is_valid_name(sub)).ok_or(TokenFault::Subject)?.to_owned();
+    let address = claims["email"].as_str().map(str::trim).filter(|text| is_verified(&claims) && is_plain(text));
+    let address = address.map(ToOwned::to_owned);
     let name = claims["name"].as_str().and_then(to_name).filter(|name| !looks_like_an_address(name));
     let (email, name) = match address {
         Some(address) => (address, name),
@@ -208,11 +210,10 @@ fn seconds(claims: &Value, claim: &'static str) -> Result<i64, TokenFault> {
     value.as_i64().or_else(|| value.as_f64().map(rounded)).ok_or(TokenFault::NoTime(claim))
 }
 
-/// A text that is stored and shown as it is.
-fn text(value: &Value) -> Option<String> {
-    let text = value.as_str()?.trim();
-    let is_plain = !text.is_empty() && text.chars().count() <= MAX_TEXT && !text.chars().any(is_unshown);
-    is_plain.then(|| text.to_owned())
+/// Whether an address can be stored and shown as it is.
+fn is_plain(address: &str) -> bool {
+    let is_short = (1..=MAX_TEXT).contains(&address.chars().count());
+    is_short && !address.contains(char::is_whitespace) && is_shown_as_it_is(address)
 }
 
 /// Whether a name has one of the characters that are, or look like, the `@` of an address.
@@ -287,6 +288,11 @@ pub(super) mod tests {
             ("sub", json!("4\u{0}2"), Err(TokenFault::Subject)),
             ("sub", json!("4\u{200B}2"), Err(TokenFault::Subject)),
             ("sub", json!("\u{202E}24"), Err(TokenFault::Subject)),
+            ("sub", json!("4\u{A0}2"), Err(TokenFault::Subject)),
+            ("sub", json!(" 42"), Err(TokenFault::Subject)),
+            ("sub", json!("4\u{E000}2"), Err(TokenFault::Subject)),
+            ("sub", json!("auth0|4 2"), Ok(())),
+            ("sub", json!("x".repeat(255)), Ok(())),
             ("sub", json!("x".repeat(256)), Err(TokenFault::Subject)),
         ] {
             let mut claims = claims(now);
@@ -316,7 +322,10 @@ pub(super) mod tests {
             (json!({ "email": "ana@acme.example ceo@acme.example" }), "42", None),
             (json!({ "email": "an\u{200B}a@acme.example" }), "42", None),
             (json!({ "email": "\u{202E}elpmaxe.emca@ana" }), "42", None),
+            (json!({ "email": "ana\u{E000}@acme.example" }), "42", None),
+            (json!({ "email": format!("ana{}@acme.example", "\u{301}".repeat(200)) }), "42", None),
             (json!({ "name": " " }), "ana@acme.example", None),
+            (json!({ "name": "Ana\u{A0}\u{FFFE} B" }), "ana@acme.example", Some("Ana B")),
             (json!({ "name": "A\nn\u{200B}a\u{202E}" }), "ana@acme.example", Some("Ana")),
             (json!({ "name": "ceo@acme.example" }), "ana@acme.example", None),
             (json!({ "name": "ceo\u{FF20}acme.example" }), "ana@acme.example", None),
