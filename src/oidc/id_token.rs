@@ -58,8 +58,13 @@ pub enum TokenFault {
     #[error("the provider has no such key")]
     UnknownKey,
     /// The key with its key id can't have made its signature.
-    #[error("the provider's key with its `kid` is malformed, too small or too large, or not for its algorithm")]
+    #[error(
+        "the provider's key with its `kid` is malformed, too small or too large, or not for signatures by its algorithm"
+    )]
     UnusableKey,
+    /// More keys of the provider may have signed it than are tried.
+    #[error("too many keys of the provider may have signed it")]
+    TooManyKeys,
     /// The signature is wrong.
     #[error("its signature is wrong")]
     Signature,
@@ -130,7 +135,8 @@ impl TokenHead {
         if head.get("crit").is_some() {
             return Err(TokenFault::Extension);
         }
-        Ok(Self { algorithm, key_id: head["kid"].as_str().map(ToOwned::to_owned) })
+        let key_id = head["kid"].as_str().filter(|id| !id.is_empty());
+        Ok(Self { algorithm, key_id: key_id.map(ToOwned::to_owned) })
     }
 }
 
