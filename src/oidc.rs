@@ -91,7 +91,7 @@ pub enum OidcError {
     #[error("the claim `{claim}` {}", if *is_present {
         "has no value that gives a role"
     } else if claim == "email" {
-        "is missing, or `email_verified` is not true"
+        "is missing, or not verified: `email_verified` is not true"
     } else {
         "is missing"
     })]

@@ -106,6 +106,8 @@ pub(super) struct Claims {
     pub(super) email: String,
     /// Shown next to a verified address.
     pub(super) name: Option<String>,
+    /// Whether the e-mail address is verified.
+    is_verified: bool,
     all: Value,
 }
 
@@ -113,7 +115,7 @@ impl Claims {
     /// A claim, if the token has it. `null` is none, and so is an e-mail address that the provider has not verified:
     /// its users may be able to choose it.
     pub(super) fn get(&self, name: &str) -> Option<&Value> {
-        let counts = name != "email" || is_verified(&self.all);
+        let counts = name != "email" || self.is_verified;
         self.all.get(name).filter(|value| counts && !value.is_null())
     }
 }
@@ -192,20 +194,30 @@ fn check(claims: Value, config: &OidcConfig, nonce: &str, now: Timestamp) -> Res
     }
     // To the letter: a text that is cut or changed is another person's.
     let subject = claims["sub"].as_str().filter(|sub| is_valid_name(sub)).ok_or(TokenFault::Subject)?.to_owned();
-    let address = claims["email"].as_str().map(str::trim).filter(|text| is_verified(&claims) && is_plain(text));
+    let is_verified = is_verified(&claims, config);
+    let address = claims["email"].as_str().map(str::trim).filter(|text| is_verified && is_plain(text));
     let address = address.map(ToOwned::to_owned);
     let name = claims["name"].as_str().and_then(to_name).filter(|name| !looks_like_an_address(name));
     let (email, name) = match address {
         Some(address) => (address, name),
         None => (subject.clone(), None),
     };
-    Ok(Claims { subject, email, name, all: claims })
+    Ok(Claims { subject, email, name, is_verified, all: claims })
 }
 
-/// Whether the provider has verified the e-mail address. Some send a text or a number, which may mean anything; those that
-/// send nothing have verified nothing.
-fn is_verified(claims: &Value) -> bool {
-    claims["email_verified"] == true
+/// Whether the e-mail address is the person's. Some providers send `email_verified` as a text or a number, which may mean
+/// anything. Entra ID sends `xms_edov` in its place, if it is configured as an optional claim: the domain of the address
+/// is one that the directory has verified. It is documented as a boolean and also sent as a text. Where a token says
+/// nothing, nothing is verified, unless the operator vouches for the provider.
+fn is_verified(claims: &Value, config: &OidcConfig) -> bool {
+    let (verified, by_domain) = (&claims["email_verified"], &claims["xms_edov"]);
+    if !verified.is_null() {
+        return verified == true;
+    }
+    if config.is_entra() && !by_domain.is_null() {
+        return by_domain == true || by_domain == "1" || by_domain == "true";
+    }
+    config.emails_are_verified
 }
 
 /// A `NumericDate` in seconds since 1970, which may have a fraction.
@@ -243,6 +255,7 @@ pub(super) mod tests {
             role_claim: "groups".into(),
             admin_values: ["forms-admins".into()].into(),
             viewer_values: ["forms-viewers".into()].into(),
+            emails_are_verified: false,
             authorities: Box::default(),
         }
     }
@@ -343,6 +356,37 @@ pub(super) mod tests {
             let read = check(claims, &config(), "n", now).unwrap();
             assert_eq!(read.get("email"), Some(&read.all["email"]).filter(|email| !email.is_null()), "{changes}");
             assert_eq!((&*read.email, read.name.as_deref(), &*read.subject), (email, name, "42"), "{changes}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_verified_by_entras_own_claim_or_by_the_operator_where_the_token_says_nothing() {
+        let now = Timestamp::now();
+        let entra = "https://login.microsoftonline.com/8c0f7d6a-1b1e-4f63-9d2e-000000000000/v2.0";
+        for (issuer, vouched, verified, by_domain, expected) in [
+            (entra, false, Value::Null, json!(true), true),
+            (entra, false, Value::Null, json!("1"), true),
+            (entra, false, Value::Null, json!("true"), true),
+            (entra, false, Value::Null, json!(false), false),
+            (entra, false, Value::Null, json!("0"), false),
+            (entra, false, Value::Null, json!([true]), false),
+            (entra, false, Value::Null, Value::Null, false),
+            (entra, false, json!(false), json!(true), false),
+            (entra, true, Value::Null, Value::Null, true),
+            (entra, true, Value::Null, json!(false), false),
+            (entra, true, json!(false), Value::Null, false),
+            ("https://login.example.com", false, Value::Null, json!(true), false),
+            ("https://login.example.com", true, Value::Null, Value::Null, true),
+            ("https://login.example.com", true, json!("true"), Value::Null, false),
+            ("https://login.microsoftonline.com.example.com/x", false, Value::Null, json!(true), false),
+        ] {
+            let (mut claims, mut config) = (claims(now), config());
+            (config.issuer, config.emails_are_verified) = (issuer.into(), vouched);
+            (claims["iss"], claims["email_verified"], claims["xms_edov"]) =
+                (json!(issuer), verified.clone(), by_domain.clone());
+            let read = check(claims, &config, "n", now).unwrap();
+            let expected = if expected { "ana@acme.example" } else { "42" };
+            assert_eq!(read.email, expected, "{issuer} {vouched} {verified} {by_domain}");
         }
     }
 
