@@ -81,7 +81,7 @@ where
             stream.write_all(request.as_bytes()).await.expect("it is read");
             let mut line = [0; 12];
             stream.read_exact(&mut line).await.expect("a whole request is answered");
-            std::str::from_utf8(&line[9..]).unwrap().parse().unwrap()
+            std::str::from_utf8(&line[9..]).unwrap().parse::<u16>().unwrap()
         })
         .collect();
     timeout(SOON, asking.collect()).await.expect("each is answered")
@@ -105,9 +105,9 @@ async fn whole_requests_are_answered_however_many_connections_they_come_on_at_on
             404,
         ),
     ] {
-        let socket =
-            ask_at_once(COUNT, &request.replace("TOKEN", ""), async || UnixStream::connect(scene.socket(0)).await);
-        let tcp = ask_at_once(COUNT, &request.replace("TOKEN", &token), async || TcpStream::connect(tcp).await);
+        let [without, with] = ["", &*token].map(|token| request.replace("TOKEN", token));
+        let socket = ask_at_once(COUNT, &without, async || UnixStream::connect(scene.socket(0)).await);
+        let tcp = ask_at_once(COUNT, &with, async || TcpStream::connect(tcp).await);
         assert_eq!(tokio::join!(socket, tcp), (vec![expected; COUNT], vec![expected; COUNT]), "{request}");
     }
     let health = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";

@@ -135,7 +135,8 @@ async fn the_database_of_a_new_tenant_is_an_own_service_at_once() {
         site.gateway("registry", registry)
     };
     let mut scene = Scene::built(Engine::Sqlite, build, |_| ()).await;
-    is_refused(&scene, scene.nodes[0].operator_address().port()).await;
+    let operator = scene.nodes[0].operator_address().port();
+    is_refused(&scene, operator).await;
     let [registered, changed, filed] = [(); 3].map(|()| free_port());
     let url = |port| format!("postgres://formgate@127.0.0.1:{port}/globex");
     for port in [registered, changed] {
