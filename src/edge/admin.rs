@@ -85,7 +85,7 @@ async fn accept_all(listener: TcpListener, metrics: Metrics, readiness: Readines
             let mut settings = http1::Builder::new();
             settings.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
             let connection = settings.serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = slot.drive(connection, |connection| connection.graceful_shutdown()).await {
+            if let Err(error) = slot.drive(connection, http1::Connection::graceful_shutdown).await {
                 tracing::debug!(reason = &error as &dyn std::error::Error, "admin connection failed");
             }
         });

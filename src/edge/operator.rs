@@ -212,7 +212,7 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let mut settings = http1::Builder::new();
     settings.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
     let connection = settings.serve_connection(TokioIo::new(stream), service);
-    let served = slot.drive(connection, |connection| connection.graceful_shutdown()).await;
+    let served = slot.drive(connection, http1::Connection::graceful_shutdown).await;
     if let Err(error) = served {
         tracing::debug!(reason = &error as &dyn std::error::Error, "connection of the operator API failed");
     }
@@ -241,7 +241,7 @@ async fn read(
     }
     busy.read_on();
     let body = timeout(BODY_TIMEOUT, collect(body)).await.unwrap_or(Err(BodyFault::Late)).map_err(BodyFault::reply)?;
-    busy.is_whole();
+    busy.answer();
     Ok((caller, head, body))
 }
 

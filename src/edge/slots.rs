@@ -170,7 +170,7 @@ impl Busy {
     }
 
     /// The request is whole.
-    pub(super) fn is_whole(&self) {
+    pub(super) fn answer(&self) {
         *self.0.state() = State::Answering;
     }
 }
