@@ -1,6 +1,6 @@
 //! The queue between the process and standard error: no thread but the writer's waits for the reader of the log.
 //!
-//! Lines are collected for a moment and written together. If the reader is slower than the process, lines queue up;
+//! Lines of requests are collected for a moment and written together; others are written at once. If the reader is slower than the process, lines queue up;
 //! beyond a bound in bytes, further ones are dropped and counted, and once writing goes on, a line says how many. A
 //! process that is killed loses its last lines; every other exit waits a second for them ([`LogQueue::flush`]).
 //!
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use prometheus::IntCounter;
 
-/// How long lines are collected before they are written.
+/// How long lines of requests are collected before they are written.
 ///
 /// Larger: `tail -f` stutters and a crash loses more. Smaller: a quiet gateway writes more often.
 const BATCH_DELAY: Duration = Duration::from_millis(50);
@@ -62,6 +62,8 @@ struct State {
     in_writing: usize,
     /// Bytes written so far.
     written: u64,
+    /// Whether the lines are written without waiting for others.
+    is_urgent: bool,
     is_flushing: bool,
 }
 
@@ -85,8 +87,12 @@ impl LogQueue {
         queue
     }
 
-    /// Queues a line, or counts it as dropped. Never waits for the log.
+    /// Queues a line of a request, or counts it as dropped. Never waits for the log.
     pub(super) fn push(&self, line: &[u8]) {
+        self.enqueue(line, false);
+    }
+
+    fn enqueue(&self, line: &[u8], is_urgent: bool) {
         let mut state = self.lock();
         if state.lines.len() + state.in_writing + line.len() > self.0.capacity {
             drop(state);
@@ -95,7 +101,8 @@ impl LogQueue {
         }
         let before = state.lines.len();
         state.lines.extend_from_slice(line);
-        if before == 0 || before < BATCH_BYTES && state.lines.len() >= BATCH_BYTES {
+        state.is_urgent |= is_urgent;
+        if before == 0 || is_urgent || before < BATCH_BYTES && state.lines.len() >= BATCH_BYTES {
             self.0.filled.notify_one();
         }
     }
@@ -156,11 +163,12 @@ impl LogQueue {
     fn take_batch(&self, batch: &mut Vec<u8>) {
         let state = self.0.filled.wait_while(self.lock(), |state| state.lines.is_empty());
         let state = state.unwrap_or_else(PoisonError::into_inner);
-        let is_small = |state: &mut State| state.lines.len() < BATCH_BYTES && !state.is_flushing;
-        let waited = self.0.filled.wait_timeout_while(state, BATCH_DELAY, is_small);
+        let may_grow = |state: &mut State| state.lines.len() < BATCH_BYTES && !state.is_urgent && !state.is_flushing;
+        let waited = self.0.filled.wait_timeout_while(state, BATCH_DELAY, may_grow);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         mem::swap(batch, &mut state.lines);
         state.in_writing = batch.len();
+        state.is_urgent = false;
     }
 
     /// Writes the lines and returns those that can't be written.
@@ -192,7 +200,7 @@ impl LogQueue {
 /// For the layer that formats lines: each is written by one call.
 impl Write for LogQueue {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        self.push(line);
+        self.enqueue(line, true);
         Ok(line.len())
     }
 
