@@ -149,8 +149,8 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let seals = RegistrySeals { texts: &config.gateway.webhooks.seals, certificates: &certificates };
     let (servers, announced_servers) = DatabaseServers::channel();
     let following = config.gateway.registry.as_ref().zip(registered).map(|(registry, (node, loaded))| {
-        let (files, directory) = (&config.tenants, Arc::clone(&directory));
-        Arc::new(Following::new(registry, loaded, files, directory, servers.clone(), node, seals, &metrics))
+        let (files, served) = (&config.tenants, (Arc::clone(&directory), servers.clone()));
+        Arc::new(Following::new(registry, loaded, files, served, node, seals, &metrics))
     });
     if let Some(following) = &following {
         following.begin_with_certificates().await;

@@ -62,7 +62,7 @@ impl Task for RefuseOwnServices {
             }
         }
         // The gateway stops.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     async fn run(&mut self) -> Run {

@@ -93,7 +93,7 @@ pub enum TokenFault {
     #[error("`nonce` is of another sign-in, or missing")]
     Nonce,
     /// It names no subject that can be shown.
-    #[error("`sub` is missing, not a text, too long, or has blanks or characters that can't be told apart")]
+    #[error("`sub` is missing, not a text, too long, or has invisible characters or blanks that can't be told apart")]
     Subject,
 }
 
