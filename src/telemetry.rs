@@ -1,8 +1,9 @@
 //! The process's log, and traces if an OpenTelemetry collector is configured.
 //!
-//! The log goes to standard error; serving never waits for its reader (`log_queue`). Traces are sent by OTLP over HTTP, and configured by the environment variables of
-//! the OpenTelemetry specification: without `OTEL_EXPORTER_OTLP_ENDPOINT` (or `…_TRACES_ENDPOINT`) no span is
-//! created. A span may contain only what the log may: no token, no query, no filter, no answer.
+//! The log goes to standard error; serving never waits for its reader (`log_queue`). Traces are sent by OTLP over HTTP,
+//! and configured by the environment variables of the OpenTelemetry specification: without
+//! `OTEL_EXPORTER_OTLP_ENDPOINT` (or `…_TRACES_ENDPOINT`) no span is created. A span may contain only what the log may:
+//! no token, no query, no filter, no answer.
 
 mod access;
 mod log_queue;
