@@ -19,8 +19,8 @@ pub(crate) const MAX_NAME: usize = 255;
 const MAX_MARKS: usize = 4;
 
 /// What a name must be, for whoever wrote another one.
-pub(crate) const NAME_RULE: &str = "a name has 1 to 255 visible characters, with single spaces between them: no other \
-                                    blanks, no control characters, line breaks, invisible characters, changes of \
+pub(crate) const NAME_RULE: &str = "a name has 1 to 255 characters: visible ones with single spaces between them, no \
+                                    other blanks, control characters, line breaks, invisible characters, changes of \
                                     direction or characters for private use, and at most 4 marks on a letter";
 
 /// Whether something can have this name.
