@@ -1,7 +1,5 @@
 //! What Postgres is told to do otherwise under a name of ours: functions, triggers, rules, constraints, indexes, defaults.
 
-use std::time::Duration;
-
 use serde_json::json;
 
 use super::{find, submissions};
@@ -214,7 +212,7 @@ async fn a_keyword_index_that_was_dropped_or_altered_is_named_and_created_again(
     }
 }
 
-/// Searches go on, and the cause is in the log and in `check`.
+/// Searches go on, and `check` names the cause.
 #[tokio::test]
 async fn a_publication_that_makes_postgres_refuse_writes_is_named() {
     let server = Postgres::start_replicated();
@@ -223,7 +221,7 @@ async fn a_publication_that_makes_postgres_refuse_writes_is_named() {
     site.migrate();
     site.import("acme", &submissions(&["passport"]));
     let database = Database::connect(&url).await;
-    let mut node = site.start();
+    let node = site.start();
     let client = client(&site, &node);
     assert_eq!(find(&client, "passport").await, 1);
     for publication in [
@@ -234,7 +232,7 @@ async fn a_publication_that_makes_postgres_refuse_writes_is_named() {
         database.execute("UPDATE submissions SET status = 'approved', updated_at = now() WHERE id = 1").await;
         assert_eq!(find(&client, "passport").await, 1, "{publication}");
         let feed = client.get("/api/v1/submission/changes").send().await;
-        assert!(matches!(feed.status, 200 | 503), "{publication}: {feed:?}");
+        assert_eq!(feed.status, 503, "{publication}: {feed:?}");
         let warned = warnings(&site);
         assert!(
             warned.len() == 1
@@ -263,7 +261,6 @@ async fn a_publication_that_makes_postgres_refuse_writes_is_named() {
         )
         .await;
     assert_eq!(find(&client, "visa").await, 1);
-    node.wait_for_lines(Duration::from_secs(20), "replica identity", 1);
     let migrated = site.run(&["migrate"], b"");
     assert_eq!(migrated.code, 0, "{migrated:?}");
     assert_eq!(warnings(&site), Vec::<String>::new());
