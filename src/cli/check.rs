@@ -34,7 +34,7 @@ pub(super) struct CheckArgs {
     #[command(flatten)]
     file: ConfigFile,
     /// Trace a request to every tenant too, as `explain` does for one: certificates that expire soon, tokens, budgets.
-    /// Compare every submission with the change log.
+    /// Compare every submission with the change log, and check every foreign key.
     #[arg(long)]
     deep: bool,
 }
