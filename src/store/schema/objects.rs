@@ -337,6 +337,8 @@ fn end(statement: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn find(dialect: Dialect, name: &str) -> &'static Object {
@@ -375,8 +377,9 @@ mod tests {
         for kind in [ObjectKind::Table, ObjectKind::Column] {
             let named = |dialect| {
                 let objects = expected(dialect).iter().filter(|object| object.kind == kind);
-                let objects = objects.filter(|object| !object.table.contains("trigram"));
-                objects.map(|object| (object.table, object.name)).collect::<std::collections::BTreeSet<_>>()
+                let named = objects.map(|object| (object.table, object.name));
+                // SQLite's keyword index is a table, and what makes a row the only one is a column.
+                named.filter(|(table, name)| !table.contains("trigram") && *name != "single").collect::<BTreeSet<_>>()
             };
             assert_eq!(named(Dialect::Postgres), named(Dialect::Sqlite));
             assert!(named(Dialect::Postgres).len() > 25);
