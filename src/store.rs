@@ -22,7 +22,7 @@
 //!   (Postgres), `settle/numbering.rs`, `settle/overlay.rs`, `settle/repair.rs`,
 //!   `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`,
-//!   `schema/objects.rs`, `schema/differences.rs`, `users.rs`, `import/write.rs`, `groups.rs` (collation),
+//!   `schema/objects.rs`, `schema/catalog.rs`, `schema/differences.rs`, `schema/orphans.rs`, `users.rs`, `import/write.rs`, `groups.rs` (collation),
 //!   `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `totals.rs`, `identity.rs` and `concerns.rs`.
 //! - Locks of rows: `subscriptions.rs`, `subscriptions/due.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`,
 //!   `subscriptions/progress.rs`, `subscriptions/replay.rs`, `registry/counts.rs`, `registry/turns.rs`,
@@ -82,7 +82,9 @@ pub use groups::{
 pub use identity::DatabaseIdentity;
 pub use registry::Registry;
 pub use reindex::{Reindexed, reindex};
-pub use schema::{MIGRATIONS, Migration, Reach, SchemaDifferences, SchemaRepair, repair_schema};
+pub use schema::{
+    MIGRATIONS, Migration, Orphans, Reach, SchemaDifferences, SchemaRepair, count_orphans, read_catalog, repair_schema,
+};
 pub use search::SearchPage;
 pub use settle::Events;
 use settle::Settler;

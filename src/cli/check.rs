@@ -23,7 +23,7 @@ use crate::registry::{self, FileTenants, Following, LoadError};
 use crate::seal;
 use crate::shared::diagnosis;
 use crate::store::registry::registry_remedy;
-use crate::store::{DatabaseConcern, Pooler, Store, remedy, with_causes};
+use crate::store::{DatabaseConcern, Orphans, Pooler, Store, count_orphans, remedy, with_causes};
 
 /// How many databases are checked at the same time. Larger: a database server gets that many connections at once.
 /// Smaller: checking many tenants takes longer.
@@ -34,7 +34,7 @@ pub(super) struct CheckArgs {
     #[command(flatten)]
     file: ConfigFile,
     /// Trace a request to every tenant too, as `explain` does for one: certificates that expire soon, tokens, budgets.
-    /// Compare every submission with the change log.
+    /// Compare every submission with the change log, and check every foreign key.
     #[arg(long)]
     deep: bool,
 }
@@ -241,11 +241,18 @@ async fn check_database(tenant: &TenantConfig, known_seals: &[String], deep: boo
         let sealed = store.count_secrets_without(seal::PREFIX, known_seals).await;
         let unnoticed = if deep { store.count_unnoticed().await } else { Ok(0) };
         store.close().await;
+        let orphans = if deep { count_orphans(location).await? } else { Vec::new() };
         location.require_writable()?;
-        Ok((concerns?, server_location, sealed?, unnoticed?))
+        Ok((concerns?, server_location, sealed?, unnoticed?, orphans))
     };
     match checked.await {
-        Ok((concerns, server_location, sealed, unnoticed)) => {
+        Ok((concerns, server_location, sealed, unnoticed, orphans)) => {
+            let orphans = orphans.into_iter().map(|Orphans { table, referenced, rows }| {
+                format!(
+                    "warning: tenant `{slug}`: {rows} rows of `{table}` refer to rows of `{referenced}` that do not exist, such \
+                     as loads with disabled triggers leave them: delete them, or add what they refer to"
+                )
+            });
             let unnoticed = (unnoticed > 0).then(|| {
                 format!(
                     "warning: tenant `{slug}`: {unnoticed} submissions changed without an entry in the change log, such as \
@@ -262,7 +269,7 @@ async fn check_database(tenant: &TenantConfig, known_seals: &[String], deep: boo
                 |concern: DatabaseConcern| format!("warning: tenant `{slug}`: {concern}: {}", concern.remedy(slug));
             CheckedDatabase {
                 fault: None,
-                concerns: concerns.into_iter().map(warning).chain(sealed).chain(unnoticed).collect(),
+                concerns: concerns.into_iter().map(warning).chain(sealed).chain(unnoticed).chain(orphans).collect(),
                 server_location,
             }
         }

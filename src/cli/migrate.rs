@@ -35,22 +35,28 @@ pub(super) async fn run(command: &MigrateArgs) -> Result<()> {
     let reach = if command.finish { Reach::Newest } else { Reach::Served };
     let (mut failed, mut printed) = (0, Ok(()));
     for tenant in &tenants {
+        // A migration settles too, and a part that is missing may refuse that. Before the first migration, this fails.
+        let before_it = repair_schema(tenant).await.ok();
         // A failure does not keep the other tenants from being migrated.
         let versions = match store::migrate(&tenant.database, reach).await.of_tenant(tenant) {
-            Ok((before, after)) if before == after => format!("at version {after}"),
-            Ok((before, after)) => format!("from version {before} to {after}"),
+            Ok(versions) => versions,
             Err(error) => {
                 failed += 1;
                 print_stderr(&report(&error));
                 continue;
             }
         };
+        let (repaired, versions) = match (before_it, versions) {
+            (Some(left), (before, after)) if before == after => (Ok(left), format!("at version {after}")),
+            (_, (before, after)) if before == after => (repair_schema(tenant).await, format!("at version {after}")),
+            (_, (before, after)) => (repair_schema(tenant).await, format!("from version {before} to {after}")),
+        };
         printed = printed.and(print(&format!("{}: {versions}", tenant.slug)));
-        if let Err(error) = repair_schema(tenant).await {
+        warn(tenant, |_| true).await;
+        if let Err(error) = repaired.and_then(|left| left.require_none(tenant)) {
             failed += 1;
             print_stderr(&report(&error));
         }
-        warn(tenant, |_| true).await;
     }
     if failed > 0 {
         bail!("{failed} of {} tenants could not be migrated", tenants.len());
@@ -58,17 +64,34 @@ pub(super) async fn run(command: &MigrateArgs) -> Result<()> {
     printed.context("the tenants are migrated")
 }
 
-/// Restores the schema of a tenant's database where it was altered, and prints on standard error what was done.
-pub(super) async fn repair_schema(tenant: &TenantConfig) -> Result<()> {
+/// How many parts of a schema a command could not restore.
+#[must_use]
+pub(super) struct PartsLeft(usize);
+
+impl PartsLeft {
+    /// Fails if there are any.
+    pub(super) fn require_none(&self, tenant: &TenantConfig) -> Result<()> {
+        let slug = &tenant.slug;
+        match self.0 {
+            0 => Ok(()),
+            1 => bail!("tenant `{slug}`: 1 part of the schema could not be restored"),
+            left => bail!("tenant `{slug}`: {left} parts of the schema could not be restored"),
+        }
+    }
+}
+
+/// Restores the schema of a tenant's database where it was altered, and prints on standard error what was done, and what is
+/// left.
+pub(super) async fn repair_schema(tenant: &TenantConfig) -> Result<PartsLeft> {
     let slug = &tenant.slug;
     let repair = store::repair_schema(&tenant.database).await.of_tenant(tenant)?;
     if repair.restored > 0 {
         print_stderr(&format!("warning: tenant `{slug}`: restored {} altered parts of the schema", repair.restored));
     }
-    for failed in repair.failed.iter().take(FAILURES) {
-        print_stderr(&format!("warning: tenant `{slug}`: can't restore the schema: {failed}"));
+    for left in repair.left.iter().take(FAILURES) {
+        print_stderr(&format!("warning: tenant `{slug}`: can't restore the schema: {left}"));
     }
-    Ok(())
+    Ok(PartsLeft(repair.left.len()))
 }
 
 /// Prints some of the warnings about a tenant.

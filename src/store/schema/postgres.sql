@@ -911,7 +911,7 @@ CREATE TRIGGER submission_changes_restored BEFORE INSERT ON submission_changes F
 CREATE TRIGGER submission_moves_restored BEFORE INSERT ON submission_moves FOR EACH ROW
   WHEN (current_setting('formgate.numbers', true) IS DISTINCT FROM 'on') EXECUTE FUNCTION formgate_counted_already();
 CREATE TRIGGER change_state_restored BEFORE INSERT ON change_state FOR EACH ROW
-  EXECUTE FUNCTION formgate_counted_already();
+  WHEN (current_setting('formgate.numbers', true) IS DISTINCT FROM 'on') EXECUTE FUNCTION formgate_counted_already();
 ALTER TABLE submission_changes ENABLE ALWAYS TRIGGER submission_changes_restored;
 ALTER TABLE submission_moves ENABLE ALWAYS TRIGGER submission_moves_restored;
 ALTER TABLE change_state ENABLE ALWAYS TRIGGER change_state_restored;

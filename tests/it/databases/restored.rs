@@ -13,7 +13,7 @@ use crate::support::fixture::{Engine, Site};
 use crate::support::folder;
 use crate::support::postgres::{Postgres, find_client};
 
-fn run(program: &str, arguments: &[&str]) {
+pub(super) fn run(program: &str, arguments: &[&str]) {
     let done = Command::new(find_client(program)).args(arguments).output().expect("Postgres is installed");
     assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
 }
