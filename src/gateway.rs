@@ -15,6 +15,7 @@ mod reload;
 mod tasks;
 mod watch;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -54,7 +55,7 @@ use crate::store::Connections;
 use crate::systemd::{InheritedSockets, SocketActivationError};
 use crate::tenant::last_used::{self, Due};
 use crate::tenant::usage::minutes::{PublishMinutes, SharedMinutes};
-use crate::tenant::{Directory, NoticedWrites, SubscriptionChanges, TokenChanges, TokenVerifier};
+use crate::tenant::{DatabaseServers, Directory, NoticedWrites, SubscriptionChanges, TokenChanges, TokenVerifier};
 use crate::webhooks::Webhooks;
 use databases::Databases;
 pub use descriptors::{DescriptorShare, raise_limit};
@@ -116,6 +117,7 @@ pub struct Running {
     following: Option<(Arc<Following>, AbortOnDropHandle<()>)>,
     /// The `[gateway]` table that is served.
     config: Arc<ArcSwap<GatewayConfig>>,
+    servers: DatabaseServers,
     operator: Vec<AbortOnDropHandle<()>>,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
@@ -145,9 +147,10 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let directory = Arc::new(ArcSwap::from_pointee(directory));
     let certificates = config.gateway.acme.as_ref().map(|acme| acme.seals.clone()).unwrap_or_default();
     let seals = RegistrySeals { texts: &config.gateway.webhooks.seals, certificates: &certificates };
+    let (servers, announced_servers) = DatabaseServers::channel();
     let following = config.gateway.registry.as_ref().zip(registered).map(|(registry, (node, loaded))| {
-        let (files, directory) = (&config.tenants, Arc::clone(&directory));
-        Arc::new(Following::new(registry, loaded, files, directory, node, seals, &metrics))
+        let (files, served) = (&config.tenants, (Arc::clone(&directory), servers.clone()));
+        Arc::new(Following::new(registry, loaded, files, served, node, seals, &metrics))
     });
     if let Some(following) = &following {
         following.begin_with_certificates().await;
@@ -245,6 +248,10 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         directory: Arc::clone(&directory),
         shared: config.gateway.shared_services(),
         listeners: admin.iter().map(|(address, _)| *address).chain(operator_addresses).collect(),
+        announced: announced_servers,
+        new: BTreeSet::new(),
+        known: BTreeSet::new(),
+        looked_up_at: None,
     };
     let last_used = background::start(WriteLastUsed(directory), tasks);
     let webhooks = webhooks.map(|webhooks| {
@@ -298,6 +305,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         webhooks,
         following,
         config: served_config,
+        servers,
         operator,
         _tasks: started,
         databases,
@@ -351,6 +359,7 @@ impl Running {
             Arc::clone(&self.databases),
             following,
             Arc::clone(&self.config),
+            self.servers.clone(),
         )
     }
 

@@ -74,14 +74,25 @@ pub struct OidcConfig {
     pub admin_values: Box<[Box<str>]>,
     /// The values of the claim that make a viewer.
     pub viewer_values: Box<[Box<str>]>,
+    /// Whether the operator vouches for the e-mail addresses of the provider's users where a token says nothing about them.
+    pub emails_are_verified: bool,
     /// Certificate authorities to trust in addition to the system's.
     pub authorities: Box<[CertificateDer<'static>]>,
 }
 
 impl PartialEq for OidcConfig {
     fn eq(&self, other: &Self) -> bool {
-        let Self { issuer, client_id, client_secret, scopes, role_claim, admin_values, viewer_values, authorities } =
-            self;
+        let Self {
+            issuer,
+            client_id,
+            client_secret,
+            scopes,
+            role_claim,
+            admin_values,
+            viewer_values,
+            emails_are_verified,
+            authorities,
+        } = self;
         *issuer == other.issuer
             && *client_id == other.client_id
             && client_secret.expose_secret() == other.client_secret.expose_secret()
@@ -89,6 +100,7 @@ impl PartialEq for OidcConfig {
             && *role_claim == other.role_claim
             && *admin_values == other.admin_values
             && *viewer_values == other.viewer_values
+            && *emails_are_verified == other.emails_are_verified
             && *authorities == other.authorities
     }
 }
@@ -96,6 +108,13 @@ impl PartialEq for OidcConfig {
 impl Eq for OidcConfig {}
 
 impl OidcConfig {
+    /// Whether the provider is Microsoft Entra ID.
+    #[must_use]
+    pub fn is_entra(&self) -> bool {
+        let host = Url::parse(&self.issuer).ok().and_then(|url| url.host_str().map(ToOwned::to_owned));
+        host.is_some_and(|host| ENTRA_HOSTS.contains(&&*host))
+    }
+
     /// The role that a value of the claim gives: a string, or an array of strings of which one is enough.
     #[must_use]
     pub fn role(&self, claim: &Value) -> Option<AdminRole> {
@@ -140,6 +159,7 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Option<
     }
     let admin_values = read_values(admin, context);
     let viewer_values = read_values(viewer, context);
+    let emails_are_verified = table.boolean("emails_are_verified", false);
     let authorities = table.string("ca_file").map(|path| read_authorities(&path, folder, context));
     table.finish();
     Some(OidcConfig {
@@ -148,6 +168,7 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Option<
         client_secret: SecretString::from(secret?),
         scopes: scopes?,
         role_claim: role_claim?,
+        emails_are_verified,
         admin_values: admin_values?,
         viewer_values: viewer_values?,
         authorities: authorities.map_or(Some(Vec::new()), |read| read)?.into(),

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use crate::config::{GatewayConfig, Problems, RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::host::HostName;
+use crate::regular_file;
 use crate::store::registry::{Claims, RegistryChange, RegistryWrite, WriteRefused};
 use crate::store::{FileId, Registry, Store, StoreError};
 
@@ -101,7 +102,7 @@ impl Editor<'_> {
             let place = owner.origin.file_and_line();
             return Err(EditRefused::OfFile { key, what, slug: owner.slug.to_string(), place });
         }
-        let file = tenant.config.database.file().and_then(|file| file.metadata().ok());
+        let file = tenant.config.database.file().and_then(|file| regular_file::metadata(file).ok());
         if file.is_some_and(|file| !file.is_file()) {
             let message = "the path of the database leads to something that is not a regular file".to_owned();
             return Err(EditRefused::Unfit { key: "database", message });

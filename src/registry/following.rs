@@ -29,7 +29,7 @@ use crate::config::{RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::metrics::{Metrics, RegistryMetrics};
 use crate::store::registry::{Head, PAGE, RegistryRow};
 use crate::store::{Registry, StoreError, with_causes};
-use crate::tenant::{Directory, RemovedDatabase, close_removed, last_used};
+use crate::tenant::{DatabaseServers, Directory, RemovedDatabase, close_removed, last_used};
 
 /// Up to how many tenants that can't be served are tried again with each change.
 ///
@@ -42,6 +42,7 @@ pub struct Following {
     config: RegistryConfig,
     registry: OnceCell<Registry>,
     directory: Arc<ArcSwap<Directory>>,
+    servers: DatabaseServers,
     metrics: RegistryMetrics,
     all_metrics: Metrics,
     node: NodeName,
@@ -95,13 +96,13 @@ struct FollowingState {
 
 impl Following {
     /// Follows a registry from where it was loaded. `directory` has the tenants of `files` and those of
-    /// [`Self::tenants_of`].
+    /// [`Self::tenants_of`]. `servers` hears of every tenant before it is served.
     #[must_use]
     pub fn new(
         config: &RegistryConfig,
         loaded: Loaded,
         files: &[Arc<TenantConfig>],
-        directory: Arc<ArcSwap<Directory>>,
+        (directory, servers): (Arc<ArcSwap<Directory>>, DatabaseServers),
         node: NodeName,
         seals: RegistrySeals<'_>,
         metrics: &Metrics,
@@ -124,6 +125,7 @@ impl Following {
             config: config.clone(),
             registry: OnceCell::new_with(registry),
             directory,
+            servers,
             metrics: metrics.registry.clone(),
             all_metrics: metrics.clone(),
             node,
@@ -376,6 +378,7 @@ impl Following {
         let left = before.removed_of(&slugs, &after);
         // Written before they are removed: a stop soon after this must not lose it.
         last_used::write(left.iter().filter_map(RemovedDatabase::last_used).collect()).await;
+        self.servers.announce(put);
         self.directory.store(Arc::clone(&after));
         self.all_metrics.tenants_served.set(i64::try_from(after.len()).unwrap_or(i64::MAX));
         if !removed.is_empty() {

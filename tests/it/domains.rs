@@ -13,3 +13,4 @@ mod lives;
 mod orders;
 mod scene;
 mod serving;
+mod turns;

@@ -3,6 +3,7 @@
 mod api;
 mod clock;
 mod commands;
+mod connections;
 mod databases;
 mod description;
 mod documented;

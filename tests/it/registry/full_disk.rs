@@ -20,7 +20,7 @@ fn limit_files(node: &Node, bytes: &str) {
 async fn a_registry_on_a_full_disk_is_a_clear_answer_and_serving_goes_on() {
     let scene = Scene::new(Engine::Sqlite);
     scene.write(0);
-    let mut node = Node::spawn_with_bounded_files(&scene.config(0));
+    let mut node = Node::spawn(&scene.config(0));
     let token = scene.add(0, "acme").await;
     limit_files(&node, "4096");
     let put = scene.call(0, Method::PUT, "/v1/tenants/globex", Some(&scene.tenant("globex"))).await;
@@ -43,7 +43,7 @@ async fn a_snapshot_on_a_full_disk_has_all_rows_up_to_its_revision() {
     let mut server = Postgres::start();
     let scene = Scene::new(Engine::Sqlite).gateway("registry", server.new_database());
     scene.write(0);
-    let mut node = Node::spawn_with_bounded_files(&scene.config(0));
+    let mut node = Node::spawn(&scene.config(0));
     let mut tokens = vec![("a", scene.add(0, "a").await)];
     assert_eq!(scene.kept(0).await, [1, 1]);
     limit_files(&node, "4096");
