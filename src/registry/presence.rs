@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::node_name::NodeName;
-use crate::store::registry::Beat;
+use crate::store::registry::{Beat, RegistryMark};
 use crate::store::{Registry, with_causes};
 
 /// How often a node without changes writes that it is there.
@@ -89,21 +89,22 @@ impl Presence {
         self.is_faulty
     }
 
-    /// Writes how far this node has got. Returns the beat, or None if it may not have been written.
+    /// Writes how far this node has got, the first tenants that it can't read, and how many there are. Returns the beat, or None if it may not have been written.
     pub(super) async fn write(
         &mut self,
         registry: &Registry,
         node: &NodeName,
-        revision: i64,
-        refused: Vec<String>,
+        mark: RegistryMark,
+        refused: (Vec<String>, usize),
         sightings: &Mutex<Sightings>,
     ) -> Option<String> {
         let beat = Beat {
             id: node.id().to_owned(),
             name: node.name().to_owned(),
             version: env!("CARGO_PKG_VERSION"),
-            revision,
-            refused,
+            mark,
+            refused: refused.0,
+            refused_count: i64::try_from(refused.1).unwrap_or(i64::MAX),
             beat: format!("{:016x}", rand::random::<u64>()),
             seal_keys: self.seal_keys.clone(),
             started_at: node.started_at(),
