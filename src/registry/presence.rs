@@ -17,7 +17,7 @@ use crate::store::{Registry, with_causes};
 /// Larger: a node that died counts as live for longer. Smaller: more writes.
 const BEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often nodes that are gone for long are forgotten.
+/// How often nodes that are gone for long are forgotten, and what is no longer kept.
 ///
 /// Larger: they are listed for longer. Smaller: more writes.
 const FORGET_INTERVAL: Duration = Duration::from_secs(60);
@@ -113,6 +113,8 @@ impl Presence {
         if outcome.is_ok() && self.forgot_at.is_none_or(|at| at.elapsed() >= FORGET_INTERVAL) {
             let running = sightings.lock().unwrap_or_else(PoisonError::into_inner).running();
             outcome = registry.forget_gone_nodes(&running).await;
+            // In statements of their own, by index: none waits for them.
+            outcome = outcome.and(registry.forget_old_events().await).and(registry.forget_old_stamps().await);
             self.forgot_at = outcome.is_ok().then(Instant::now);
         }
         match &outcome {

@@ -39,7 +39,7 @@ use crate::metrics::DatabaseMetrics;
 pub use budgets::{Budget, Taken as BudgetTaken};
 pub use certificates::{CertificateRecord, StoredPair};
 pub use claiming::{DomainAdded, HostOwner, Requester};
-pub use counts::DomainCount;
+pub use counts::{DomainCount, StoredCounts};
 pub use domains::{DomainFilter, DomainProof, DomainRecord, DomainState, Lease};
 pub use events::{DomainEvent, Feed, RegistryEvent};
 pub use nodes::{Beat, Head, Look, NodeBehind, NodeRecord};

@@ -125,6 +125,7 @@ CREATE INDEX registry_domains_due ON registry_domains (next_at);
 CREATE INDEX registry_domains_asked ON registry_domains (asked_at) WHERE asked > fence;
 CREATE INDEX registry_domains_slug ON registry_domains (slug, host);
 CREATE INDEX registry_domains_state ON registry_domains (state, host, slug) WHERE state <> 'live';
+CREATE INDEX registry_domains_late ON registry_domains (host) WHERE is_late;
 
 -- Certificates, which every node takes over like tenants. The row of a deleted one remains, without a chain.
 CREATE TABLE registry_certificates (
@@ -163,7 +164,7 @@ CREATE TABLE registry_acme_account (
   key text NOT NULL
 );
 
--- What one node has counted for all of them: work that grows with the number of domains, and the removal of what is old.
+-- What one node has counted for all of them, since it costs more with each domain.
 CREATE TABLE registry_counts (
   id integer PRIMARY KEY CHECK (id = 1),
   counts text NOT NULL, -- a JSON object
