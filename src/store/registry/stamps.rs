@@ -86,8 +86,10 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn forget_old_stamps(&self) -> Result<(), StoreError> {
         let mut sql = self.database.sql();
-        sql.push("DELETE FROM registry_stamps WHERE revision < (SELECT max(s.revision) FROM registry_stamps s WHERE s.at < ");
-        sql.push_now_minus(KEPT).push(") AND at < ").push_now_minus(KEPT);
+        sql.push("DELETE FROM registry_stamps WHERE revision < (SELECT s.revision FROM registry_stamps s WHERE ");
+        // A subquery, which Postgres evaluates once and can look up in the index.
+        sql.push("s.at < (SELECT ").push_now_minus(KEPT).push(") ORDER BY s.at DESC LIMIT 1) AND at < (SELECT ");
+        sql.push_now_minus(KEPT).push(")");
         self.database.execute(sql).await?;
         Ok(())
     }
