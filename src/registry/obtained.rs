@@ -212,21 +212,21 @@ impl ObtainedCertificates {
         rows.into_iter().filter(|row| take(row)).collect()
     }
 
-    /// Drops what the registry has no more and is not valid. Returns the hosts of these, and those of the certificates that
-    /// are kept although the registry has none. `listed` are all that it has.
-    pub(super) fn keep_valid(&self, listed: &HashSet<String>) -> (Vec<String>, Vec<String>) {
+    /// Drops what the registry has no more and is not valid. Returns the hosts of these, and how many certificates are kept
+    /// although the registry has none. `listed` are all hosts for which it has one, or had.
+    pub(super) fn keep_valid(&self, listed: &HashSet<String>) -> (Vec<String>, usize) {
         let now = Timestamp::now();
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        let others = index.iter().filter(|(host, _)| !listed.contains(&***host));
-        let others = others.map(|(host, known)| (host.to_string(), known.is_valid(now)));
-        let (kept, gone): (Vec<_>, Vec<_>) = others.partition(|(_, is_valid)| *is_valid);
         let mut unopened = self.unopened.write().unwrap_or_else(PoisonError::into_inner);
-        for (host, _) in &gone {
+        let others = index.iter().filter(|(host, _)| !listed.contains(&***host));
+        let (kept, gone): (Vec<_>, Vec<_>) = others.partition(|(_, known)| known.is_valid(now));
+        let kept = kept.len();
+        let gone: Vec<_> = gone.into_iter().map(|(host, _)| host.to_string()).collect();
+        for host in &gone {
             index.remove(host.as_str());
             unopened.remove(host.as_str());
         }
-        let hosts = |some: Vec<(String, bool)>| some.into_iter().map(|(host, _)| host).collect();
-        (hosts(gone), hosts(kept))
+        (gone, kept)
     }
 
     /// The hosts whose certificates have expired between two instants.

@@ -29,6 +29,8 @@ pub(super) struct Presence {
     seal_keys: Vec<String>,
     written_at: Option<Instant>,
     forgot_at: Option<Instant>,
+    /// Whether what is no longer kept could not be removed.
+    keeps_old: bool,
     is_faulty: bool,
 }
 
@@ -114,7 +116,13 @@ impl Presence {
             let running = sightings.lock().unwrap_or_else(PoisonError::into_inner).running();
             outcome = registry.forget_gone_nodes(&running).await;
             // In statements of their own, by index: none waits for them.
-            outcome = outcome.and(registry.forget_old_events().await).and(registry.forget_old_stamps().await);
+            let forgotten = registry.forget_old_events().await.and(registry.forget_old_stamps().await);
+            if let Err(error) = &forgotten
+                && !self.keeps_old
+            {
+                tracing::warn!(cause = with_causes(error), "old rows of the registry can't be removed; it grows");
+            }
+            self.keeps_old = forgotten.is_err();
             self.forgot_at = outcome.is_ok().then(Instant::now);
         }
         match &outcome {

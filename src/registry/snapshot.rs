@@ -9,6 +9,8 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+
 use crate::seal::Seals;
 use crate::store::registry::{CertificateRecord, Head, RegistryMark, RegistryRow};
 use crate::store::{DatabaseLocation, Registry, StoreError, with_causes};
@@ -30,6 +32,17 @@ pub(super) struct TakenCertificates {
     pub(super) until: i64,
     /// Of the history that has this mark, which is no earlier.
     pub(super) of: RegistryMark,
+}
+
+impl TakenCertificates {
+    fn stored(self) -> String {
+        json!({ "until": self.until, "of": self.of.to_string() }).to_string()
+    }
+
+    fn read(stored: &str) -> Option<Self> {
+        let stored: Value = serde_json::from_str(stored).ok()?;
+        Some(Self { until: stored["until"].as_i64()?, of: stored["of"].as_str()?.parse().ok()? })
+    }
 }
 
 /// The file. Faults are logged once: the registry is what matters, and it is there while a node writes here.
@@ -114,8 +127,7 @@ impl Snapshot {
         self.note(&outcome);
     }
 
-    /// Reads the certificates that the file has of a registry, some at a time. Returns up to which revision it has all of them,
-    /// of which history.
+    /// Reads the certificates that the file has of a registry, some at a time. Returns up to where it has all of them.
     pub(super) async fn read_certificates(
         &mut self,
         epoch: &str,
@@ -128,19 +140,15 @@ impl Snapshot {
                 return Ok(taken);
             }
             let registry = self.open().await?;
-            let head = registry.head().await?;
-            if head.epoch == epoch {
+            if registry.head().await?.epoch == epoch {
                 let mut after = String::new();
                 loop {
                     let rows = registry.certificates_by_host(&after, at_once).await?;
                     let Some(row) = rows.last() else { break };
                     after.clone_from(&row.host);
-                    // Those of the same changes as the tenants are kept after them: a node may have ended in between.
-                    let last = rows.iter().map(|row| row.revision).filter(|revision| *revision <= head.revision).max();
-                    taken.until = taken.until.max(last.unwrap_or(0));
                     take(rows);
                 }
-                taken.of = head.mark();
+                taken = TakenCertificates::read(&registry.stored_counts().await?.counts).unwrap_or_default();
             }
             self.open = Some(registry);
             Ok::<_, StoreError>(taken)
@@ -156,16 +164,24 @@ impl Snapshot {
         self.change_certificates(async |registry| registry.copy_certificates(rows).await).await;
     }
 
-    /// Every certificate of the registry was kept, unless one could not be written. Removes those of hosts that it no longer
-    /// has, and sets those aside that are better than its own, or that it lacks.
-    pub(super) async fn complete_certificates(&mut self, gone: &[String], aside: &[String]) {
-        self.lacks_certificates = false;
+    /// Removes the certificates of hosts that the registry no longer has.
+    pub(super) async fn remove_certificates(&mut self, gone: &[String]) {
         for hosts in gone.chunks(HOSTS_AT_ONCE) {
             self.change_certificates(async |registry| registry.remove_certificates(hosts).await).await;
         }
-        for hosts in aside.chunks(HOSTS_AT_ONCE) {
-            self.change_certificates(async |registry| registry.set_certificates_aside(hosts).await).await;
+    }
+
+    /// Notes up to where certificates were taken over and kept. After a fault, the file has an earlier place.
+    pub(super) async fn note_certificates(&mut self, taken: TakenCertificates) {
+        if !self.lacks_certificates {
+            let text = taken.stored();
+            self.change_certificates(async |registry| registry.store_counts(&text, Duration::ZERO).await).await;
         }
+    }
+
+    /// All certificates of the registry are written now, since the file lacks some.
+    pub(super) fn begin_with_certificates(&mut self) {
+        self.lacks_certificates = false;
     }
 
     async fn change_certificates(&mut self, change: impl AsyncFnOnce(&Registry) -> Result<(), StoreError>) {

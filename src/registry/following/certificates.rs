@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::{Followed, Following};
 use crate::registry::obtained::{ObtainedCertificates, ReadFrom};
-use crate::registry::snapshot::Snapshot;
+use crate::registry::snapshot::{Snapshot, TakenCertificates};
 use crate::store::registry::Head;
 use crate::store::{Registry, StoreError};
 
@@ -55,15 +55,17 @@ impl Following {
         let from = if is_whole { ReadFrom::Whole } else { ReadFrom::Increment };
         if is_whole {
             followed.certificates.until = 0;
+            if let Some(snapshot) = &mut followed.snapshot {
+                snapshot.begin_with_certificates();
+            }
         }
-        let (mut listed, mut aside, mut has_any) = (HashSet::new(), Vec::new(), false);
+        let (mut listed, mut refused, mut has_any) = (HashSet::new(), 0, false);
         while followed.certificates.until < head.revision {
             let rows = registry.certificates(followed.certificates.until, head.revision, AT_ONCE).await?;
             let Some(last) = rows.last().map(|row| row.revision) else { break };
             let hosts: Vec<_> = rows.iter().filter(|_| is_whole).map(|row| row.host.clone()).collect();
             let taken = self.certificates.take(rows, from);
-            let is_taken: HashSet<&str> = taken.iter().map(|row| row.host.as_str()).collect();
-            aside.extend(hosts.iter().filter(|host| !is_taken.contains(host.as_str())).cloned());
+            refused += hosts.len().saturating_sub(taken.len());
             listed.extend(hosts);
             if let Some(snapshot) = &mut followed.snapshot {
                 snapshot.keep_certificates(&taken).await;
@@ -73,17 +75,20 @@ impl Following {
         }
         if is_whole {
             let (gone, kept) = self.certificates.keep_valid(&listed);
-            aside.extend(kept);
-            if !aside.is_empty() {
-                let certificates = aside.len();
+            let certificates = refused + kept;
+            if certificates > 0 {
                 tracing::warn!(certificates, "the registry lacks certificates that are valid; this node serves them on");
             }
             if let Some(snapshot) = &mut followed.snapshot {
-                snapshot.complete_certificates(&gone, &aside).await;
+                snapshot.remove_certificates(&gone).await;
             }
         }
-        followed.certificates.until = head.revision;
-        followed.certificates.of = head.mark();
+        followed.certificates = TakenCertificates { until: head.revision, of: head.mark() };
+        if (is_whole || has_any)
+            && let Some(snapshot) = &mut followed.snapshot
+        {
+            snapshot.note_certificates(followed.certificates).await;
+        }
         self.take_for_expired(registry, followed).await?;
         // The head moves with certificates and events too.
         if followed.head != *head {

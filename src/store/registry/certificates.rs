@@ -178,17 +178,6 @@ impl Registry {
         Ok(())
     }
 
-    /// Notes that the other registry does not have these certificates of hosts, or worse ones.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn set_certificates_aside(&self, hosts: &[String]) -> Result<(), StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("UPDATE registry_certificates SET revision = 0 WHERE host").in_texts(hosts);
-        self.database.execute(sql).await?;
-        Ok(())
-    }
-
     /// Seals keys again: the certificate of a host gets another sealed form of the same key. Returns whether it was still
     /// the one that was read.
     ///

@@ -378,12 +378,11 @@ impl Registry {
         });
         let mut domains = DomainRecord::read_all(&reader.fetch_all(stored).await?)?;
         if filter.state == Some(DomainState::Failing) {
-            // Few, since a node soon stores that they fail. Found by the end of their certificates, in a statement of its own:
-            // in one, Postgres goes through all domains.
+            // Few, since a node soon stores that they fail, and the last ones whose certificates have expired. Found in a
+            // statement of its own: joined with these, Postgres goes through all domains.
             let mut sql = reader.sql();
-            sql.push("SELECT c.host FROM registry_certificates c WHERE c.chain IS NOT NULL AND c.not_after <= (SELECT ");
-            sql.push_now_plus(Duration::ZERO).push(") AND EXISTS (SELECT 1 FROM registry_domains d WHERE d.host = c.host ");
-            sql.push("AND d.slug = c.slug AND d.state = 'live') ORDER BY c.not_after LIMIT ").bind(MAX_LAPSED);
+            sql.push("SELECT host FROM registry_certificates WHERE chain IS NOT NULL AND not_after <= (SELECT ");
+            sql.push_now_plus(Duration::ZERO).push(") ORDER BY not_after DESC LIMIT ").bind(MAX_LAPSED);
             let rows = reader.fetch_all(sql).await?;
             let hosts: Vec<String> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
             let lapsed = select(&|sql| {

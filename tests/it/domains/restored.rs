@@ -95,4 +95,15 @@ on_both_databases! {
         assert_eq!(scene.is_served(&node, scene.host()).await, leaf, "from the snapshot");
         assert_eq!(scene.proxy.orders(), 1, "no other certificate was ordered");
     }
+
+    async fn a_file_that_has_expired_does_not_replace_a_valid_certificate_that_was_obtained(engine: Engine) {
+        let mut scene = Scene::new(engine).await;
+        let mut node = scene.start(0);
+        scene.goes_live(scene.host()).await;
+        let leaf = scene.is_served(&node, scene.host()).await;
+        assert_eq!(node.stop(LIMIT).await, 0);
+        scene.with_files_for_days(-30..-1);
+        let node = scene.start(0);
+        assert_eq!(scene.is_served(&node, scene.host()).await, leaf);
+    }
 }

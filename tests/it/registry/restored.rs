@@ -117,7 +117,7 @@ on_both_databases! {
             started_at: Timestamp::now(),
         };
         registry.write_beat(&beat).await.unwrap();
-        assert_eq!(registry.wait_for_nodes(1, &["acme"], Duration::ZERO, |_| false).await.unwrap(), []);
+        assert!(registry.wait_for_nodes(1, &["acme"], Duration::ZERO, |_| false).await.unwrap().is_empty());
         // It has read a registry that was restored since.
         beat.mark = RegistryMark { revision: 1_000, stamp: 1 };
         registry.write_beat(&beat).await.unwrap();

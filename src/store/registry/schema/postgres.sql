@@ -131,7 +131,7 @@ CREATE INDEX registry_domains_late ON registry_domains (host) WHERE is_late;
 CREATE TABLE registry_certificates (
   host text PRIMARY KEY,
   slug text NOT NULL, -- served for this tenant only
-  revision bigint NOT NULL, -- in the snapshot of a node: 0 if the registry has it no more, or one that is worse
+  revision bigint NOT NULL, -- not unique in the snapshot of a node, which may have some of before a restore
   chain text, -- PEM, leaf first
   key text, -- PEM, sealed
   authority text NOT NULL,
@@ -164,7 +164,8 @@ CREATE TABLE registry_acme_account (
   key text NOT NULL
 );
 
--- What one node has counted for all of them, since it costs more with each domain.
+-- What one node has counted for all of them, since it costs more with each domain. In the snapshot of a node: up to where it
+-- has all certificates.
 CREATE TABLE registry_counts (
   id integer PRIMARY KEY CHECK (id = 1),
   counts text NOT NULL, -- a JSON object

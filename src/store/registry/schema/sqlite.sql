@@ -126,7 +126,7 @@ CREATE INDEX registry_domains_late ON registry_domains (host) WHERE is_late;
 CREATE TABLE registry_certificates (
   host TEXT PRIMARY KEY,
   slug TEXT NOT NULL, -- served for this tenant only
-  revision INTEGER NOT NULL, -- in the snapshot of a node: 0 if the registry has it no more, or one that is worse
+  revision INTEGER NOT NULL, -- not unique in the snapshot of a node, which may have some of before a restore
   chain TEXT, -- PEM, leaf first
   key TEXT, -- PEM, sealed
   authority TEXT NOT NULL,
@@ -159,7 +159,8 @@ CREATE TABLE registry_acme_account (
   key TEXT NOT NULL
 ) STRICT;
 
--- What one node has counted for all of them, since it costs more with each domain.
+-- What one node has counted for all of them, since it costs more with each domain. In the snapshot of a node: up to where it
+-- has all certificates.
 CREATE TABLE registry_counts (
   id INTEGER PRIMARY KEY CHECK (id = 1),
   counts TEXT NOT NULL, -- a JSON object
