@@ -7,7 +7,7 @@
 //! `writing` adds, changes and removes tenants, each host and database claimed once, and `lives` says what one of them has of
 //! an earlier one; `nodes` records how far each
 //! node has got; `stamps` says which revision is which after a restore; `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a
-//! certificate, `turns` says which is looked at next, `counts` counts them, `claiming` adds and removes domains,
+//! certificate, `turns` says which is looked at next, `listing` lists them, `counts` counts them, `claiming` adds and removes domains,
 //! `certificates` has what was obtained for them; `budgets`, `account` and `events` belong to that; `resealing` is for a change of the key; `remedy` says what to do when the registry can't be used.
 
 mod account;
@@ -17,6 +17,7 @@ mod claiming;
 mod counts;
 mod domains;
 mod events;
+mod listing;
 mod lives;
 mod nodes;
 mod operator_tokens;
@@ -40,8 +41,9 @@ pub use budgets::{Budget, Taken as BudgetTaken};
 pub use certificates::{CertificateRecord, StoredPair};
 pub use claiming::{DomainAdded, HostOwner, Requester};
 pub use counts::{DomainCount, StoredCounts};
-pub use domains::{DomainFilter, DomainProof, DomainRecord, DomainState, Lease};
+pub use domains::{DomainProof, DomainRecord, DomainState, Lease};
 pub use events::{DomainEvent, Feed, RegistryEvent};
+pub use listing::DomainFilter;
 pub use nodes::{Beat, Head, Look, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
 pub use remedy::registry_remedy;

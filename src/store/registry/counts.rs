@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use super::Registry;
-use super::domains::{DomainState, push_has_lapsed};
+use super::domains::DomainState;
+use super::listing::push_has_lapsed;
 use crate::store::StoreError;
 use crate::store::statement::{Row, Sql};
 
