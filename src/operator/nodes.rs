@@ -28,6 +28,7 @@ fn as_json(node: &NodeRecord) -> Value {
         "revision": node.revision,
         "live": node.is_live,
         "refused": node.refused,
+        "refused_count": node.refused_count,
         "started_at": node.started_at,
         "seen_at": node.seen_at,
     })

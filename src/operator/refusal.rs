@@ -51,6 +51,8 @@ pub(super) enum OperatorRefusal {
     Migration { cause: String },
     /// 503: a tenant's database can't be used.
     TenantDatabase { cause: String },
+    /// 410: the changes that a caller has read are not those of the registry any more.
+    OtherHistory { after: i64, head: i64 },
     /// 503: the registry can't be used.
     Registry(FollowError),
 }
@@ -151,6 +153,13 @@ impl OperatorRefusal {
                 with_errors(StatusCode::UNPROCESSABLE_ENTITY, &Faults::from([("database".to_owned(), vec![cause])]))
             }
             Self::TenantDatabase { cause } => unavailable(&cause),
+            Self::OtherHistory { after, head } => {
+                let text = format!(
+                    "The registry has other changes up to {after} than those that were read: it was restored, and is at \
+                     revision {head}, or they were read more than 30 days ago. Begin without `after`"
+                );
+                Reply::json(StatusCode::GONE, &json!({ "message": text, "reason": "reset", "revision": head }))
+            }
             Self::Registry(error) => {
                 let cause = with_causes(&error);
                 tracing::error!(cause, "the registry can't be used by the operator API");

@@ -6,8 +6,8 @@
 //!
 //! `writing` adds, changes and removes tenants, each host and database claimed once, and `lives` says what one of them has of
 //! an earlier one; `nodes` records how far each
-//! node has got; `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a
-//! certificate, `turns` says which is looked at next, `counts` counts them, `claiming` adds and removes domains,
+//! node has got; `stamps` says which revision is which after a restore; `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a
+//! certificate, `turns` says which is looked at next, `listing` lists them, `counts` counts them, `claiming` adds and removes domains,
 //! `certificates` has what was obtained for them; `budgets`, `account` and `events` belong to that; `resealing` is for a change of the key; `remedy` says what to do when the registry can't be used.
 
 mod account;
@@ -17,11 +17,13 @@ mod claiming;
 mod counts;
 mod domains;
 mod events;
+mod listing;
 mod lives;
 mod nodes;
 mod operator_tokens;
 mod remedy;
 mod resealing;
+mod stamps;
 mod turns;
 mod writing;
 
@@ -38,13 +40,15 @@ use crate::metrics::DatabaseMetrics;
 pub use budgets::{Budget, Taken as BudgetTaken};
 pub use certificates::{CertificateRecord, StoredPair};
 pub use claiming::{DomainAdded, HostOwner, Requester};
-pub use counts::DomainCount;
-pub use domains::{DomainFilter, DomainProof, DomainRecord, DomainState, Lease};
-pub use events::{DomainEvent, RegistryEvent};
-pub use nodes::{Beat, Head, NodeBehind, NodeRecord};
+pub use counts::{DomainCount, StoredCounts};
+pub use domains::{DomainProof, DomainRecord, DomainState, Lease};
+pub use events::{DomainEvent, Feed, RegistryEvent};
+pub use listing::DomainFilter;
+pub use nodes::{Beat, Head, Look, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
 pub use remedy::registry_remedy;
 pub use resealing::{PendingRecord, SealedBy};
+pub use stamps::{InvalidMark, RegistryMark};
 pub use turns::{AskedCheck, DueDomain};
 pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written as RegistryWritten};
 
@@ -215,13 +219,14 @@ impl Registry {
         }
     }
 
-    /// The rows that changed after a revision, in the order of their last changes.
+    /// The rows that changed after a revision and up to another one, in the order of their last changes.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn changes_after(&self, revision: i64, limit: u32) -> Result<Vec<RegistryRow>, StoreError> {
+    pub async fn changes(&self, after: i64, until: i64, limit: u32) -> Result<Vec<RegistryRow>, StoreError> {
         let mut sql = select(&self.database);
-        sql.push(" WHERE revision > ").bind(revision).push(" ORDER BY revision LIMIT ").bind(i64::from(limit));
+        sql.push(" WHERE revision > ").bind(after).push(" AND revision <= ").bind(until);
+        sql.push(" ORDER BY revision LIMIT ").bind(i64::from(limit));
         self.rows(sql).await
     }
 

@@ -12,6 +12,8 @@ mod following;
 mod full_disk;
 mod outage;
 mod ownership;
+mod ready;
+mod restored;
 pub(crate) mod scene;
 mod snapshot;
 mod variables;
