@@ -8,7 +8,8 @@
 //! an earlier one; `nodes` records how far each
 //! node has got; `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a
 //! certificate, `turns` says which is looked at next, `counts` counts them, `claiming` adds and removes domains,
-//! `certificates` has what was obtained for them; `budgets`, `account` and `events` belong to that; `resealing` is for a change of the key; `remedy` says what to do when the registry can't be used.
+//! `certificates` has what was obtained for them; `budgets`, `account` and `events` belong to that; `resealing` is for a change of the key; `remedy` says what to do when the registry can't be used, and `rights` what the role
+//! of a node may lack.
 
 mod account;
 mod budgets;
@@ -22,6 +23,7 @@ mod nodes;
 mod operator_tokens;
 mod remedy;
 mod resealing;
+mod rights;
 mod turns;
 mod writing;
 
@@ -45,6 +47,7 @@ pub use nodes::{Beat, Head, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
 pub use remedy::registry_remedy;
 pub use resealing::{PendingRecord, SealedBy};
+pub use rights::RegistryUse;
 pub use turns::{AskedCheck, DueDomain};
 pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written as RegistryWritten};
 

@@ -11,5 +11,6 @@ mod life;
 mod limits;
 mod lives;
 mod orders;
+mod rights;
 mod scene;
 mod serving;
