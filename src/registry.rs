@@ -24,7 +24,7 @@ mod with_files;
 pub use claimed::{FileTenants, conflicts};
 pub use described::describe;
 pub use follow_task::FollowRegistry;
-pub use following::{FollowError, Followed, Following};
+pub use following::{FollowError, Followed, Following, Rows, Unready};
 pub use loading::{LoadError, Loaded, load, load_existing};
 pub use node_name::NodeName;
 pub use obtained::{

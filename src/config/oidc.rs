@@ -27,6 +27,9 @@ const MAX_TEXT: usize = 512;
 /// with a group for each team can't list them.
 const MAX_VALUES: usize = 100;
 
+/// What follows the issuer in the address of a provider's description (OpenID Connect Discovery 1.0, section 4).
+const DISCOVERY: &str = "/.well-known/openid-configuration";
+
 /// Hosts of Microsoft Entra ID.
 const ENTRA_HOSTS: [&str; 4] =
     ["login.microsoftonline.com", "login.microsoftonline.us", "login.partner.microsoftonline.cn", "sts.windows.net"];
@@ -184,6 +187,11 @@ fn read_issuer(text: StringValue, context: &LoadContext<'_>) -> Option<Box<str>>
             .report(problem.label("expected an `https://` URL without `?` and `#`, exactly as the provider writes it"));
         return None;
     };
+    if url.path().ends_with(DISCOVERY) {
+        let problem = Problem::at(&text.span, "this is where the provider describes itself, and not its issuer");
+        context.report(problem.help(format!("leave out `{DISCOVERY}` at the end, which formgate adds")));
+        return None;
+    }
     let segment = url.path_segments().and_then(|mut segments| segments.next()).unwrap_or_default().to_ascii_lowercase();
     let segment = segment.replace("%7b", "{").replace("%7d", "}");
     if ENTRA_HOSTS.contains(&url.host_str().unwrap_or_default()) && ENTRA_SHARED.contains(&&*segment) {

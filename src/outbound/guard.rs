@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
 
-use super::addresses::{destinations, is_never_allowed, is_public};
+use super::addresses::{destinations, is_network_never_allowed, is_never_allowed, is_public};
 use super::target::{Target, TargetHost};
 use crate::host::HostName;
 
@@ -64,6 +64,12 @@ impl AllowedTarget {
         let last = host.as_str().rsplit('.').next().unwrap_or_default();
         let is_name = !host.as_str().starts_with('[') && !last.bytes().all(|byte| byte.is_ascii_digit());
         is_name.then_some(Self::Host(host)).ok_or(InvalidAllowedTarget)
+    }
+
+    /// Whether it would have no effect: all of it is refused even if it is allowed.
+    #[must_use]
+    pub fn is_never_allowed(&self) -> bool {
+        matches!(self, Self::Network(network) if is_network_never_allowed(network))
     }
 }
 

@@ -31,6 +31,7 @@ pub(crate) mod prometheus;
 pub(crate) mod receiver;
 pub(crate) mod redis;
 pub(crate) mod redis_group;
+pub(crate) mod registry_backup;
 pub(crate) mod revocation;
 pub(crate) mod rewind;
 pub(crate) mod slow_disk;

@@ -111,6 +111,9 @@ fn a_faulty_value_is_reported() {
         let expected = "8:10 not the issuer of an OpenID provider";
         assert_fault(&of_gateway(&with_value("issuer", issuer)), expected);
     }
+    let description = "\"https://a.example/realms/x/.well-known/openid-configuration\"";
+    let expected = "8:10 this is where the provider describes itself, and not its issuer";
+    assert_fault(&of_gateway(&with_value("issuer", description)), expected);
     for (key, value, expected) in [
         ("client_id", &*long, "9:13 not a client id"),
         ("client_id", "\"a\\u0000b\"", "9:13 not a client id"),

@@ -168,7 +168,7 @@ impl Store {
         write_stamp_of(&mut sql, "c.seq");
         sql.push(" FROM submission_changes c WHERE c.seq IS NOT NULL AND ");
         sql.push(if is_deletion { "c.deleted" } else { "NOT c.deleted" });
-        write_within(&mut sql, form);
+        write_within(&mut sql, event, form);
         sql.push(" ORDER BY c.seq DESC LIMIT ").bind(i64::from(limit));
         let mut samples = Vec::new();
         for row in reader.fetch_all(sql).await? {

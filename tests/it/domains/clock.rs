@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use formgate::store::registry::{Beat, Budget, Lease};
+use formgate::store::registry::{Beat, Budget, Lease, RegistryMark};
 use formgate::store::{DatabaseLocation, Registry};
 use jiff::Timestamp;
 
@@ -91,8 +91,9 @@ on_both_databases! {
             id: "dead".to_owned(),
             name: "host-1".to_owned(),
             version: "1",
-            revision: 0,
+            mark: RegistryMark::default(),
             refused: Vec::new(),
+            refused_count: 0,
             beat: "x".to_owned(),
             seal_keys: Vec::new(),
             started_at: Timestamp::now(),

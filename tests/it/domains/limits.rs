@@ -125,6 +125,28 @@ on_both_databases! {
         assert_eq!(scene.goes_live(scene.host()).await.failures, 0);
     }
 
+    async fn a_renewal_that_the_authority_exempts_takes_nothing_of_the_budget(engine: Engine) {
+        let scene = Scene::new(engine).await.authority("orders_per_3_hours = 1\nexempts_renewals = true");
+        scene.proxy.suggest(FAR, Some("21600"));
+        let _node = scene.start(0);
+        scene.goes_live(scene.host()).await;
+        for renewals in 1..=2 {
+            let (before, began) = (scene.is_issued_by(scene.host(), "pebble").await, Instant::now());
+            scene.renew_now(scene.host()).await;
+            while scene.is_issued_by(scene.host(), "pebble").await.pair == before.pair {
+                assert!(began.elapsed() < LIMIT, "the budget is used up, and is not asked");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            assert_eq!((scene.proxy.count(Kind::NewOrder), scene.proxy.replaced().len()), (1 + renewals, renewals));
+        }
+        // An order that replaces nothing counts.
+        scene.goes_live(scene.host()).await;
+        scene.proxy.break_next(1, Kind::NewOrder, Fault::refusal(400, "malformed", "no"));
+        scene.renew_now(scene.host()).await;
+        scene.becomes(scene.host(), DomainState::Live, "ca_limited").await;
+        assert_eq!((scene.proxy.count(Kind::NewOrder), scene.proxy.replaced().len()), (4, 3));
+    }
+
     async fn a_renewal_that_is_refused_in_any_words_is_ordered_once_without_what_it_replaces(engine: Engine) {
         let scene = Scene::new(engine).await;
         scene.proxy.suggest(FAR, Some("21600"));

@@ -98,7 +98,7 @@ on_both_databases! {
             (Method::POST, "/v1/tenants/acme/links", "{\"email\": \"a@b.example\", \"valid_seconds\": -5}".to_owned(), 422, "valid_seconds", "-5"),
             (Method::GET, "/v1/tenants?limit=1001", String::new(), 422, "limit", "`limit` must be from 1 to 1000"),
             (Method::GET, "/v1/nodes?x=1", String::new(), 422, "x", "this call has none"),
-            (Method::GET, "/v1/changes?after=2&wait=0", String::new(), 422, "after", "at revision 1"),
+            (Method::GET, "/v1/changes?after=1.x", String::new(), 422, "after", "`meta.next` of a page"),
             (Method::PUT, "/v1/tenants/globex?token=", scene.tenant("globex").to_string(), 422, "token", "1 to 255 characters"),
         ] {
             let answer = scene.send(0, method.clone(), target, body, &[]).await.unwrap();
@@ -107,6 +107,8 @@ on_both_databases! {
             assert_eq!(errors.keys().collect::<Vec<_>>(), [key], "{method} {target}: {answer:?}");
             assert!(answer.body["message"].as_str().unwrap().contains(words), "{method} {target}: {answer:?}");
         }
+        let ahead = scene.call(0, Method::GET, "/v1/changes?after=2&wait=0", None).await;
+        assert!(ahead.status == 410 && ahead.body["message"].as_str().unwrap().contains("at revision 1"), "{ahead:?}");
         let answer = scene.call(0, Method::PUT, "/v1/tenants/globex", Some(&large)).await;
         assert!(answer.status == 422 && answer.body["message"].as_str().unwrap().contains("may have 1048576"), "{}", answer.status);
         let missing = scene.call(0, Method::GET, "/v1/tenants/globex", None).await;

@@ -17,7 +17,7 @@ use crate::support::fixture::Engine;
 use crate::support::process::Node;
 
 /// How long everything may take here; a connection may be without a request for longer.
-const SOON: Duration = Duration::from_secs(40);
+pub(super) const SOON: Duration = Duration::from_secs(40);
 
 /// Where a node serves the operator API over TCP.
 pub(super) fn operator_tcp(node: &mut Node) -> SocketAddr {
@@ -29,17 +29,32 @@ pub(super) fn operator_tcp(node: &mut Node) -> SocketAddr {
 }
 
 /// The status of a request over TCP.
-async fn ask(address: SocketAddr, token: &str, target: &str) -> u16 {
+pub(super) async fn ask(address: SocketAddr, token: &str, target: &str) -> u16 {
+    call_over_tcp(address, token, "GET", target, "").await
+}
+
+/// The same for any method and body.
+pub(super) async fn call_over_tcp(
+    address: SocketAddr,
+    token: impl AsRef<str>,
+    method: &str,
+    target: impl AsRef<str>,
+    body: impl AsRef<str>,
+) -> u16 {
+    let (token, target, body) = (token.as_ref(), target.as_ref(), body.as_ref());
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let head =
-        format!("GET {target} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n");
+    let head = format!(
+        "{method} {target} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut line = [0; 12];
     stream.read_exact(&mut line).await.unwrap();
     std::str::from_utf8(&line[9..]).unwrap().parse().unwrap()
 }
 
-fn operator_token(scene: &Scene, name: &str) -> String {
+pub(super) fn operator_token(scene: &Scene, name: &str) -> String {
     scene.succeed(&["operator-token", "create", "--name", name]).trim_end().to_owned()
 }
 

@@ -48,7 +48,9 @@ async fn a_snapshot_on_a_full_disk_has_all_rows_up_to_its_revision() {
     assert_eq!(scene.kept(0).await, [1, 1]);
     limit_files(&node, "4096");
     let put = scene.call(0, Method::PUT, "/v1/tenants/b?wait=60", Some(&scene.tenant("b"))).await;
-    assert_eq!(put.status, 201, "the registry has it: {put:?}");
+    assert_eq!(put.status, 202, "the registry has it, and its database does not exist yet: {put:?}");
+    let reason = put.body["waiting_for"][0]["reason"].as_str().unwrap_or_default();
+    assert!(reason.starts_with("the database is unavailable"), "the node has taken over the row: {put:?}");
     limit_files(&node, "unlimited");
     tokens.push(("b", scene.add_again(0, "b").await));
     tokens.push(("c", scene.add(0, "c").await));
