@@ -6,7 +6,7 @@
 //!
 //! `writing` adds, changes and removes tenants, each host and database claimed once, and `lives` says what one of them has of
 //! an earlier one; `nodes` records how far each
-//! node has got; `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a
+//! node has got, `keeping` what it can look after, and `subscribed` which tenants have subscriptions; `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a
 //! certificate, `turns` says which is looked at next, `counts` counts them, `claiming` adds and removes domains,
 //! `certificates` has what was obtained for them; `budgets`, `account` and `events` belong to that; `resealing` is for a change of the key; `remedy` says what to do when the registry can't be used.
 
@@ -17,11 +17,13 @@ mod claiming;
 mod counts;
 mod domains;
 mod events;
+mod keeping;
 mod lives;
 mod nodes;
 mod operator_tokens;
 mod remedy;
 mod resealing;
+mod subscribed;
 mod turns;
 mod writing;
 
@@ -41,10 +43,12 @@ pub use claiming::{DomainAdded, HostOwner, Requester};
 pub use counts::DomainCount;
 pub use domains::{DomainFilter, DomainProof, DomainRecord, DomainState, Lease};
 pub use events::{DomainEvent, RegistryEvent};
+pub use keeping::KeepingNode;
 pub use nodes::{Beat, Head, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
 pub use remedy::registry_remedy;
 pub use resealing::{PendingRecord, SealedBy};
+pub use subscribed::SubscribedTenant;
 pub use turns::{AskedCheck, DueDomain};
 pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written as RegistryWritten};
 

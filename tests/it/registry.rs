@@ -12,5 +12,6 @@ mod full_disk;
 mod outage;
 mod ownership;
 pub(crate) mod scene;
+mod shares;
 mod snapshot;
 mod variables;
