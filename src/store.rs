@@ -13,17 +13,17 @@
 //!   `engine/write_access.rs`, `engine/immutable.rs`, `engine/database_file.rs` and `engine/commit_stamp.rs`.
 //! - Errors: `engine/failure.rs`, `engine/retry.rs`, `engine/causes.rs`, `engine/remedy.rs` and
 //!   `engine/remedy/sqlite.rs`.
-//! - Values: `statement/sql.rs` (parameters, lists, timestamps), `statement/rows.rs`, `statement/row.rs` and
-//!   `statement/records.rs`.
+//! - Values: `statement/sql.rs` (parameters, lists, timestamps), `statement/rows.rs`, `statement/row.rs`,
+//!   `statement/records.rs`, `changes/reading.rs` (lists) and `registry/domains.rs` (the lesser of two).
 //! - Plans of statements that are too slow in a common form: `search.rs`, `search/conditions.rs`, `search/counted.rs`,
 //!   `search/covered_forms.rs`, `search/match_set.rs`, `search/terms.rs`, `search/tests.rs`, `groups/listing.rs` and
 //!   `groups/members.rs`.
 //! - Indexes and statistics: `settle.rs`, `settle/counts.rs`, `settle/intake.rs`, `settle/keyword_indexes.rs`
 //!   (Postgres), `settle/numbering.rs`, `settle/overlay.rs`, `settle/repair.rs`,
 //!   `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
-//! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `schema/objects.rs`,
-//!   `schema/differences.rs`, `users.rs`, `import/write.rs`, `groups.rs` (collation), `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `totals.rs`,
-//!   `identity.rs` and `concerns.rs`.
+//! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`,
+//!   `schema/objects.rs`, `schema/differences.rs`, `users.rs`, `import/write.rs`, `groups.rs` (collation),
+//!   `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `totals.rs`, `identity.rs` and `concerns.rs`.
 //! - Locks of rows: `subscriptions.rs`, `subscriptions/due.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`,
 //!   `subscriptions/progress.rs`, `subscriptions/replay.rs`, `registry/counts.rs`, `registry/turns.rs`,
 //!   `registry/resealing.rs`, `tokens/rotating.rs`, `tokens/last_used.rs`, `tokens/hours.rs` and `audit.rs`.

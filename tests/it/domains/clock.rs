@@ -56,7 +56,7 @@ on_both_databases! {
         let (scene, _zones) = scene(engine).await;
         add_tenant(&scene, "acme");
         let (registry, database) = (open(&scene.registry_url).await, Database::connect(&scene.registry_url).await);
-        let budget = Budget { name: "failures".to_owned(), capacity: 5, period: HOUR, reserve: 0, share: None };
+        let budget = Budget { name: "failures".to_owned(), capacity: 5, period: HOUR, reserve: 0, account: None };
         // More than there are: it is used up, and no more than that.
         for _ in 0..12 {
             registry.use_budget(&budget).await.unwrap();
@@ -71,7 +71,7 @@ on_both_databases! {
         registry.use_budget(&budget).await.unwrap();
         assert_eq!(registry.budget_left(&budget).await.unwrap().0, 4, "it counts from there");
         // What an authority has named holds, and is forgotten when it is past believing.
-        let limit = Budget { name: "limit".to_owned(), capacity: 1, period: HOUR * 24 * 9, reserve: 0, share: None };
+        let limit = Budget { name: "limit".to_owned(), capacity: 1, period: HOUR * 24 * 9, reserve: 0, account: None };
         let until = Timestamp::now() + HOUR * 24 * 8;
         registry.exhaust_budget(&limit, until).await.unwrap();
         let (left, free_at) = registry.budget_left(&limit).await.unwrap();

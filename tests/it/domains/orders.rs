@@ -242,7 +242,7 @@ on_both_databases! {
         let registry = scene.registry().await;
         // A first look is none of the six.
         let (now, due) = registry.due_domains(100).await.unwrap();
-        for mut leased in registry.lease_domains("a node", &due, LIMIT).await.unwrap() {
+        for mut leased in registry.lease_domains("a node", &due).await.unwrap() {
             leased.checked_at = Some(now);
             leased.next_at = now + LIMIT;
             assert!(registry.write_domain(&leased, Lease::End, &[]).await.unwrap());

@@ -63,15 +63,19 @@ impl<'d> Rewind<'d> {
         }
         // Has the search tables derived again.
         self.database.execute(&format!("{text} INSERT INTO intake DEFAULT VALUES; COMMIT")).await;
+        if matches!(self.database, Database::Sqlite(_)) {
+            self.database.execute("PRAGMA foreign_keys = ON").await;
+        }
     }
 }
 
-/// Begins a transaction while nobody settles, and whose rows of the log are no dump's.
+/// Begins a transaction while nobody settles, and whose rows of the log are no dump's. What writers without foreign keys
+/// left goes back too.
 fn begin(database: &Database) -> String {
     match database {
         Database::Postgres(_) => "BEGIN; SET LOCAL formgate.numbers = 'on'; SELECT pg_advisory_xact_lock(\
             hashtextextended(coalesce(current_schema(), ''), 7310577365311121507)); "
             .to_owned(),
-        Database::Sqlite(_) => "PRAGMA busy_timeout = 20000; BEGIN IMMEDIATE; ".to_owned(),
+        Database::Sqlite(_) => "PRAGMA busy_timeout = 20000; PRAGMA foreign_keys = OFF; BEGIN IMMEDIATE; ".to_owned(),
     }
 }
