@@ -60,6 +60,8 @@ struct Hub {
     watched: Watched,
     /// The tenants without a registry of which it is known whether they have subscriptions.
     surveyed: Surveyed,
+    /// Cancelled once the first survey is over.
+    first_survey: CancellationToken,
     /// Tenants were added, or became those of this node.
     share_changed: Notify,
     /// The requests that wait for changes, which hints wake.
@@ -95,6 +97,7 @@ impl Webhooks {
             following,
             watched: Watched::default(),
             surveyed: Surveyed::default(),
+            first_survey: CancellationToken::new(),
             share_changed: Notify::new(),
             noticed_writes,
             metrics,
@@ -115,6 +118,11 @@ impl Webhooks {
     #[must_use]
     pub fn survey(&self) -> Survey {
         Survey::new(Arc::clone(&self.0))
+    }
+
+    /// Completes once the first survey is over: until then, others do not open the same databases.
+    pub async fn surveyed(&self) {
+        self.0.first_survey.cancelled().await;
     }
 
     /// Notes whether tenants have subscriptions, as their databases say. Those that do are watched from now on.

@@ -159,6 +159,9 @@ impl Databases {
     }
 
     async fn inspect(&self) {
+        if let Some(webhooks) = &self.webhooks {
+            webhooks.surveyed().await;
+        }
         let tenants = self.inspected_tenants().await;
         let mut new_faults = 0;
         for tenant in &tenants {

@@ -78,6 +78,8 @@ impl Task for Survey {
     }
 
     async fn run(&mut self) -> Run {
+        // Also if it panics.
+        let _first = self.hub.first_survey.clone().drop_guard();
         let hub = Arc::clone(&self.hub);
         // Comparing thousands of addresses takes a while.
         let unknown = tokio::task::spawn_blocking(move || unknown(&hub)).await.unwrap_or_default();
