@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::databases::Databases;
 use crate::config::{Mode, OnRedisFailure};
 use crate::edge::Certificates;
-use crate::edge::admin::Readiness;
-use crate::registry::{Following, Rows, Unready};
+use crate::edge::admin::{Readiness, Share};
+use crate::registry::{Following, KeptTenants, Rows, Unready};
 use crate::request::Pipeline;
 
 /// How many tenants are named.
@@ -110,7 +110,11 @@ impl ReadinessParts {
             parts.insert("domains", state);
         }
         tenants = tenants.into_iter().take(NAMED).collect();
-        Readiness { ready, parts, tenants }
+        let share = self.following.as_ref().map(|following| {
+            let KeptTenants { keeper, deputy, nodes } = following.kept();
+            Share { keeper, deputy, nodes }
+        });
+        Readiness { ready, parts, tenants, share }
     }
 }
 
