@@ -37,7 +37,7 @@ use last_used::{Due, UnwrittenUses};
 pub use names::TokenNames;
 pub use network::shown_network;
 pub use noticed_writes::{NoticedWrites, WaitingReader};
-pub use subscription_changes::SubscriptionChanges;
+pub use subscription_changes::{SubscriptionChanges, SubscriptionLedger};
 pub use token::Token;
 pub use tokens::{Generation, Tokens};
 pub use verify::TokenVerifier;

@@ -127,7 +127,8 @@ async fn migrate_tenant(tenant: &TenantConfig, reach: Reach) -> Migrated {
         Some(repairs) if before == after => Ok(repairs),
         _ => repairs(tenant).await,
     };
-    let (mut messages, left) = repairs.map_or_else(|error| (Vec::new(), Err(error)), |(messages, left)| (messages, Ok(left)));
+    let (mut messages, left) =
+        repairs.map_or_else(|error| (Vec::new(), Err(error)), |(messages, left)| (messages, Ok(left)));
     messages.extend(warnings(tenant, |_| true).await);
     let failure = left.and_then(|left| left.require_none(tenant)).err();
     messages.extend(failure.iter().map(report));

@@ -16,11 +16,10 @@ use super::needed::Needed;
 use super::reason::DNS_DOWN;
 use super::{Domains, DomainsError, Reason, budgets};
 use crate::background::{Run, Task};
+use crate::store::Registry;
 use crate::store::registry::{
     DomainCount, DomainFilter, DomainRecord, DomainState, DueDomain, RegistryUse, StoredCounts,
 };
-use crate::store::{Registry, with_causes};
-use crate::tenant::Directory;
 
 /// How often rows that are due are looked for.
 ///

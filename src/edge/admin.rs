@@ -46,6 +46,20 @@ pub struct Readiness {
     pub parts: BTreeMap<&'static str, String>,
     /// The tenants that can't be fully served, and why.
     pub tenants: BTreeMap<String, Vec<String>>,
+    /// The share of this node in the work for the tenants of a registry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<Share>,
+}
+
+/// The work for the tenants of a registry that is this node's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Share {
+    /// How many tenants it looks after.
+    pub keeper: usize,
+    /// Of how many it is the deputy.
+    pub deputy: usize,
+    /// Between how many nodes the tenants are divided, this one included.
+    pub nodes: usize,
 }
 
 /// Returns the current readiness without waiting for anything.

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::databases::Databases;
 use crate::config::{Mode, OnRedisFailure};
 use crate::edge::Certificates;
-use crate::edge::admin::Readiness;
-use crate::registry::{Following, Rows, Unready};
+use crate::edge::admin::{Readiness, Share};
+use crate::registry::{Following, KeptTenants, Rows, Unready};
 use crate::request::Pipeline;
 
 /// How many tenants are named.
@@ -110,7 +110,11 @@ impl ReadinessParts {
             parts.insert("domains", state);
         }
         tenants = tenants.into_iter().take(NAMED).collect();
-        Readiness { ready, parts, tenants }
+        let share = self.following.as_ref().map(|following| {
+            let KeptTenants { keeper, deputy, nodes } = following.kept();
+            Share { keeper, deputy, nodes }
+        });
+        Readiness { ready, parts, tenants, share }
     }
 }
 
@@ -137,7 +141,9 @@ fn describe(unready: &Unready) -> String {
     let (what, Rows { count, first }) = match unready {
         Unready::Starting => return "this node has not compared itself with the others yet".to_owned(),
         Unready::ServesNone(rows) => ("this node serves no tenant; its log has the reason. It can't read", rows),
-        Unready::LacksRows(rows) => ("other nodes serve rows that this one can't; its log has the reason. It lacks", rows),
+        Unready::LacksRows(rows) => {
+            ("other nodes serve rows that this one can't; its log has the reason. It lacks", rows)
+        }
     };
     let first = first.iter().map(|slug| &**slug).collect::<Vec<_>>().join(", ");
     format!("{what} {count}: {first}")

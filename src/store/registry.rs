@@ -6,11 +6,12 @@
 //!
 //! `writing` adds, changes and removes tenants, each host and database claimed once, and `lives` says what one of them has of
 //! an earlier one; `nodes` records how far each
-//! node has got; `stamps` says which revision is which after a restore; `operator_tokens` has the tokens of the operator
-//! API. `domains` has the life of each host that needs a certificate, `turns` says which is looked at next, `listing` lists
-//! them, `counts` counts them, `claiming` adds and removes domains, `certificates` has what was obtained for them; `budgets`,
-//! `account` and `events` belong to that; `resealing` is for a change of the key; `remedy` says what to do when the registry
-//! can't be used, and `rights` what the role of a node may lack.
+//! node has got, `keeping` what it can look after, and `subscribed` which tenants have subscriptions; `stamps` says which
+//! revision is which after a restore; `operator_tokens` has the tokens of the operator API. `domains` has the life of each
+//! host that needs a certificate, `turns` says which is looked at next, `listing` lists them, `counts` counts them,
+//! `claiming` adds and removes domains, `certificates` has what was obtained for them; `budgets`, `account` and `events`
+//! belong to that; `resealing` is for a change of the key; `remedy` says what to do when the registry can't be used, and
+//! `rights` what the role of a node may lack.
 
 mod account;
 mod budgets;
@@ -19,6 +20,7 @@ mod claiming;
 mod counts;
 mod domains;
 mod events;
+mod keeping;
 mod listing;
 mod lives;
 mod nodes;
@@ -27,6 +29,7 @@ mod remedy;
 mod resealing;
 mod rights;
 mod stamps;
+mod subscribed;
 mod turns;
 mod writing;
 
@@ -46,6 +49,7 @@ pub use claiming::{DomainAdded, HostOwner, Requester};
 pub use counts::{DomainCount, StoredCounts};
 pub use domains::{DomainProof, DomainRecord, DomainState, Lease};
 pub use events::{DomainEvent, Feed, RegistryEvent};
+pub use keeping::KeepingNode;
 pub use listing::DomainFilter;
 pub use nodes::{Beat, Head, Look, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
@@ -53,6 +57,7 @@ pub use remedy::registry_remedy;
 pub use resealing::{PendingRecord, SealedBy};
 pub use rights::RegistryUse;
 pub use stamps::{InvalidMark, RegistryMark};
+pub use subscribed::SubscribedTenant;
 pub use turns::{AskedCheck, DueDomain};
 pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written as RegistryWritten};
 

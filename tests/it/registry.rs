@@ -17,5 +17,6 @@ mod ready;
 mod restored;
 pub(crate) mod scene;
 mod served;
+mod shares;
 mod snapshot;
 mod variables;

@@ -23,10 +23,10 @@ pub struct SubscriptionCounts {
 }
 
 impl SubscriptionCounts {
-    /// Whether a sender has anything to watch for.
+    /// Whether there is any subscription.
     #[must_use]
-    pub fn are_delivered(&self) -> bool {
-        ["active", "failing"].iter().any(|state| self.by_state.get(*state).is_some_and(|count| *count > 0))
+    pub fn are_any(&self) -> bool {
+        !self.by_state.is_empty()
     }
 }
 
@@ -77,6 +77,17 @@ pub struct SampleSubmission {
 }
 
 impl Store {
+    /// Whether there is any subscription, of whatever state.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn has_subscriptions(&self) -> Result<bool, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT EXISTS (SELECT 1 FROM subscriptions)");
+        Ok(reader.fetch_one(sql).await?.get(0)?)
+    }
+
     /// Counts subscriptions by state, and the events that are set aside.
     ///
     /// # Errors

@@ -1,10 +1,12 @@
 //! A disk is full: a clear answer, and serving goes on.
 
 use std::process::Command;
+use std::time::Duration;
 
 use http::Method;
 
 use super::scene::{Scene, me, readiness_becomes};
+use crate::support::database::Database;
 use crate::support::fixture::Engine;
 use crate::support::postgres::Postgres;
 use crate::support::process::Node;
@@ -22,6 +24,12 @@ async fn a_registry_on_a_full_disk_is_a_clear_answer_and_serving_goes_on() {
     scene.write(0);
     let mut node = Node::spawn(&scene.config(0));
     let token = scene.add(0, "acme").await;
+    // The node looks whether the tenant has subscriptions, and closes its database then.
+    let registry = Database::connect(&scene.registry_url).await;
+    while registry.integers("SELECT count(*) FROM registry_subscribed").await != [1] {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    registry.close().await;
     limit_files(&node, "4096");
     let put = scene.call(0, Method::PUT, "/v1/tenants/globex", Some(&scene.tenant("globex"))).await;
     let message = put.body["message"].as_str().unwrap();
