@@ -46,7 +46,8 @@ pub struct AuthorityLimits {
 
 impl AuthorityLimits {
     /// What Let's Encrypt allows, as it publishes it.
-    const LETS_ENCRYPT: Self = Self { orders: DEFAULT_ORDERS, per_domain: Some(50), per_host: Some(5), exempts_renewals: true };
+    const LETS_ENCRYPT: Self =
+        Self { orders: DEFAULT_ORDERS, per_domain: Some(50), per_host: Some(5), exempts_renewals: true };
 }
 
 /// Reads the table; `None` if it is missing or faulty. `folder` is that of the file.

@@ -176,8 +176,7 @@ impl Domains {
     async fn count_order(&self, authority: usize, steps: &mut Steps<'_>) -> Result<(), AcmeError> {
         let Some(acme) = self.acme.as_ref().filter(|_| steps.pending.is_exempt) else { return Ok(()) };
         let Steps { domain, pending, .. } = steps;
-        let budgets =
-            budgets::of_order(&pending.authority, acme.limits[authority], None, &domain.host, Order::Renewal);
+        let budgets = budgets::of_order(&pending.authority, acme.limits[authority], None, &domain.host, Order::Renewal);
         let counted = PendingOrder { is_exempt: false, ..pending.clone() };
         let row = DomainRecord { pending: counted.stored(), ..domain.clone() };
         let registry = self.registry().await.map_err(|_| AcmeError::Stopped)?;

@@ -133,7 +133,9 @@ fn describe(unready: &Unready) -> String {
     let (what, Rows { count, first }) = match unready {
         Unready::Starting => return "this node has not compared itself with the others yet".to_owned(),
         Unready::ServesNone(rows) => ("this node serves no tenant; its log has the reason. It can't read", rows),
-        Unready::LacksRows(rows) => ("other nodes serve rows that this one can't; its log has the reason. It lacks", rows),
+        Unready::LacksRows(rows) => {
+            ("other nodes serve rows that this one can't; its log has the reason. It lacks", rows)
+        }
     };
     let first = first.iter().map(|slug| &**slug).collect::<Vec<_>>().join(", ");
     format!("{what} {count}: {first}")

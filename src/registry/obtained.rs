@@ -246,10 +246,7 @@ impl ObtainedCertificates {
     }
 }
 
-async fn find_in(
-    opened: Result<&Registry, StoreError>,
-    host: &str,
-) -> Result<Option<CertificateRecord>, StoreError> {
+async fn find_in(opened: Result<&Registry, StoreError>, host: &str) -> Result<Option<CertificateRecord>, StoreError> {
     opened?.find_certificate(host).await
 }
 

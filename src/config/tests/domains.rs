@@ -30,8 +30,7 @@ fn lets_encrypt_is_the_authority_if_none_is_configured() {
     assert_eq!(found.requests.challenges, [ChallengeKind::Http01, ChallengeKind::TlsAlpn01]);
     let [authority] = found.requests.authorities.as_slice() else { panic!("one authority") };
     assert_eq!((authority.name.as_str(), authority.issuer.as_deref()), ("letsencrypt", Some("letsencrypt.org")));
-    let lets_encrypt =
-        AuthorityLimits { orders: 300, per_domain: Some(50), per_host: Some(5), exempts_renewals: true };
+    let lets_encrypt = AuthorityLimits { orders: 300, per_domain: Some(50), per_host: Some(5), exempts_renewals: true };
     assert_eq!(found.limits, [lets_encrypt]);
 }
 

@@ -76,9 +76,8 @@ impl Rows {
 
 /// The rows that another node serves and this one can't.
 fn lacks(followed: &Followed, others: &[&NodeRecord]) -> Option<Rows> {
-    let serves = |node: &NodeRecord, slug: &str, position: i64| {
-        node.revision >= position && node.can_read(slug) == Some(true)
-    };
+    let serves =
+        |node: &NodeRecord, slug: &str, position: i64| node.revision >= position && node.can_read(slug) == Some(true);
     let lacking = followed.refused.values().map(|refused| &refused.row);
     let lacking: Vec<_> =
         lacking.filter(|row| others.iter().any(|node| serves(node, &row.slug, row.position))).collect();

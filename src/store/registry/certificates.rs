@@ -119,12 +119,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn certificates(
-        &self,
-        after: i64,
-        until: i64,
-        limit: u32,
-    ) -> Result<Vec<CertificateRecord>, StoreError> {
+    pub async fn certificates(&self, after: i64, until: i64, limit: u32) -> Result<Vec<CertificateRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = select(&self.database);
         sql.push(" WHERE revision > ").bind(after).push(" AND revision <= ").bind(until);

@@ -218,7 +218,12 @@ impl Registry {
         sql.bind(beat.id.as_str()).push(", ").bind(beat.name.as_str()).push(", ").bind(beat.version).push(", ");
         let list = |texts: &[String]| serde_json::to_string(texts).expect("texts are always JSON");
         sql.bind(beat.mark.revision).push(", ").bind(beat.mark.stamp).push(", ");
-        sql.bind(list(&beat.refused)).push(", ").bind(beat.refused_count).push(", ").bind(list(&beat.seal_keys)).push(", ");
+        sql.bind(list(&beat.refused))
+            .push(", ")
+            .bind(beat.refused_count)
+            .push(", ")
+            .bind(list(&beat.seal_keys))
+            .push(", ");
         sql.bind(beat.beat.as_str()).push(", ");
         sql.bind(beat.started_at).push(", ").push_now_plus(Duration::ZERO);
         sql.push(") ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, stamp = excluded.stamp, ");
@@ -319,7 +324,10 @@ mod tests {
             is_live: true,
         };
         let whole = node(&["b", "d"], 2);
-        assert_eq!(["a", "b", "c", "e"].map(|slug| whole.can_read(slug)), [Some(true), Some(false), Some(true), Some(true)]);
+        assert_eq!(
+            ["a", "b", "c", "e"].map(|slug| whole.can_read(slug)),
+            [Some(true), Some(false), Some(true), Some(true)]
+        );
         let part = node(&["b", "d"], 3);
         assert_eq!(["a", "b", "c", "e"].map(|slug| part.can_read(slug)), [Some(true), Some(false), Some(true), None]);
         assert_eq!(part.behind(7, &["a"]), None);

@@ -31,7 +31,9 @@ async fn a_node_that_started_from_its_snapshot_notices_that_the_registry_was_res
     me_becomes(&first, "lost", &lost, 404).await;
     let mut again = Vec::new();
     for slug in ["x", "y", "z"] {
-        let answer = scene.call(0, Method::PUT, &format!("/v1/tenants/{slug}?migrate=1&wait=60&token=x"), Some(&scene.tenant(slug))).await;
+        let answer = scene
+            .call(0, Method::PUT, &format!("/v1/tenants/{slug}?migrate=1&wait=60&token=x"), Some(&scene.tenant(slug)))
+            .await;
         assert_eq!(answer.status, 201, "{answer:?}");
         again.push((slug, answer.body["token"]["token"].as_str().expect("a token").to_owned()));
     }
