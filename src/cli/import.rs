@@ -138,7 +138,7 @@ fn summary(imported: &Imported) -> String {
 
 pub(super) async fn reindex(command: &ReindexArgs) -> Result<()> {
     let tenant = command.tenant.find().await?;
-    repair_schema(&tenant).await?;
+    let left = repair_schema(&tenant).await?;
     warn(&tenant, DatabaseConcern::is_altered).await;
     let reindexed = store::reindex(&tenant.database).await.of_tenant(&tenant)?;
     let entry = AuditEntry {
@@ -147,5 +147,6 @@ pub(super) async fn reindex(command: &ReindexArgs) -> Result<()> {
         details: json!({ "outcome": reindexed.to_string() }),
     };
     record(&tenant, entry).await.context("the search tables are rebuilt")?;
-    print(&reindexed.to_string()).context("the rows are made anew")
+    print(&reindexed.to_string()).context("the search tables are rebuilt")?;
+    left.require_none(&tenant)
 }

@@ -16,8 +16,10 @@ use super::needed::Needed;
 use super::reason::DNS_DOWN;
 use super::{Domains, DomainsError, Reason, budgets};
 use crate::background::{Run, Task};
-use crate::store::registry::{DomainCount, DomainFilter, DomainRecord, DomainState, DueDomain, StoredCounts};
-use crate::store::{Registry, with_causes};
+use crate::store::Registry;
+use crate::store::registry::{
+    DomainCount, DomainFilter, DomainRecord, DomainState, DueDomain, RegistryUse, StoredCounts,
+};
 
 /// How often rows that are due are looked for.
 ///
@@ -101,8 +103,7 @@ pub struct DomainWorker {
     /// When budgets that are full were removed.
     forgot_at: Option<Instant>,
     counted_at: Option<Instant>,
-    /// Whether the last failure was logged.
-    is_failing: Arc<AtomicBool>,
+    rights_checked_at: Option<Instant>,
 }
 
 /// A domain that is worked on.
@@ -129,11 +130,12 @@ impl DomainWorker {
             restores: 0,
             forgot_at: None,
             counted_at: None,
-            is_failing: Arc::default(),
+            rights_checked_at: None,
         }
     }
 
     async fn work(&mut self) -> Result<(), DomainsError> {
+        self.check_rights().await?;
         let directory = self.domains.directory.load_full();
         let restores = self.domains.following.restores();
         if self.made_at.is_none_or(|at| at.elapsed() >= MAKE_INTERVAL) || self.restores != restores {
@@ -152,6 +154,17 @@ impl DomainWorker {
         if self.counted_at.is_none_or(|at| at.elapsed() >= READ_COUNTS_INTERVAL) {
             self.counted_at = Some(Instant::now());
             self.count().await?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the rights of this node's role at the start and now and then, and more often while some are missing.
+    async fn check_rights(&mut self) -> Result<(), DomainsError> {
+        let interval = if self.domains.trouble.lacks_rights() { COUNT_INTERVAL } else { MAKE_INTERVAL };
+        if self.rights_checked_at.is_none_or(|at| at.elapsed() >= interval) {
+            let missing = self.domains.registry().await?.missing_rights(&[RegistryUse::WorkOnDomains]).await?;
+            self.domains.trouble.note_rights(missing);
+            self.rights_checked_at = Some(Instant::now());
         }
         Ok(())
     }
@@ -175,7 +188,7 @@ impl DomainWorker {
         // Other nodes were faster: what they have left is read with the next run.
         self.is_more &= is_begun;
         for domain in leased {
-            let (domains, is_failing) = (Arc::clone(&self.domains), Arc::clone(&self.is_failing));
+            let domains = Arc::clone(&self.domains);
             let is_asked = next.iter().any(|due| due.is_asked && due.host == domain.host && due.slug == domain.slug);
             let is_asked = Arc::new(AtomicBool::new(is_asked));
             let begun = Begun { slug: domain.slug.clone(), is_asked: Arc::clone(&is_asked) };
@@ -191,7 +204,7 @@ impl DomainWorker {
                     }
                     Err(error) => Err(error),
                 };
-                note(&outcome, &host, &is_failing);
+                domains.trouble.note_domain(&host, &outcome);
             });
             self.begun.insert(task.id(), begun);
         }
@@ -276,7 +289,7 @@ impl Task for DomainWorker {
 
     async fn run(&mut self) -> Run {
         let outcome = self.work().await;
-        note(&outcome, "", &self.is_failing);
+        self.domains.trouble.note_work(&outcome);
         if outcome.is_ok() { Run::Succeeded } else { Run::Failed }
     }
 }
@@ -313,22 +326,6 @@ fn chosen<'b>(due: &mut Vec<DueDomain>, begun: impl Iterator<Item = &'b Begun>) 
         *due = left;
     }
     next
-}
-
-/// Logs the first failure of several in a row. A lease ends by itself.
-fn note(outcome: &Result<(), DomainsError>, host: &str, is_failing: &AtomicBool) {
-    match outcome {
-        Ok(()) => is_failing.store(false, Ordering::Relaxed),
-        // It is logged when it changes, and not for each domain.
-        Err(error @ (DomainsError::Unopened(_) | DomainsError::Damaged)) => {
-            tracing::debug!(cause = with_causes(error), host, "nothing can be ordered");
-        }
-        Err(error) => {
-            if !is_failing.swap(true, Ordering::Relaxed) {
-                tracing::error!(cause = with_causes(error), host, "domains can't be looked after");
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::databases::Databases;
 use crate::config::{Mode, OnRedisFailure};
 use crate::edge::Certificates;
-use crate::edge::admin::Readiness;
-use crate::registry::{Following, Rows, Unready};
+use crate::edge::admin::{Readiness, Share};
+use crate::registry::{Following, KeptTenants, Rows, Unready};
 use crate::request::Pipeline;
 
 /// How many tenants are named.
@@ -60,6 +60,9 @@ impl ReadinessParts {
                 (_, 0) if up && metrics.redis.evicts.get() == 1 => {
                     "it may evict budgets; set maxmemory-policy to noeviction".to_owned()
                 }
+                (_, 0) if up && metrics.redis.refuses.get() == 1 => {
+                    "it refuses calls of this node; its log has the reason".to_owned()
+                }
                 (_, 0) if up => OK.to_owned(),
                 (_, 1) if up => "1 shard is away".to_owned(),
                 (_, down) if up => format!("{down} shards are away"),
@@ -100,13 +103,18 @@ impl ReadinessParts {
                 0 => None,
                 count => Some(format!("DNS can't be asked for {count}; check the resolvers")),
             };
-            let faults = [Some(failing).filter(|failing| failing != OK), account, unasked];
+            let trouble = domains.trouble().map(|cause| format!("can't be looked after: {cause}"));
+            let faults = [trouble, Some(failing).filter(|failing| failing != OK), account, unasked];
             let faults: Vec<_> = faults.into_iter().flatten().collect();
             let state = if faults.is_empty() { OK.to_owned() } else { faults.join("; ") };
             parts.insert("domains", state);
         }
         tenants = tenants.into_iter().take(NAMED).collect();
-        Readiness { ready, parts, tenants }
+        let share = self.following.as_ref().map(|following| {
+            let KeptTenants { keeper, deputy, nodes } = following.kept();
+            Share { keeper, deputy, nodes }
+        });
+        Readiness { ready, parts, tenants, share }
     }
 }
 

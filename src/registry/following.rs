@@ -7,10 +7,11 @@
 mod certificates;
 mod error;
 mod ready;
+mod sharing;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -22,17 +23,19 @@ pub use error::FollowError;
 pub use ready::{Rows, Unready};
 
 use super::claimed::FileTenants;
+use super::keepers::{Keepers, KeptTenants};
 use super::loading::{Loaded, open, read_rows, read_whole};
 use super::node_name::NodeName;
 use super::obtained::{ObtainedCertificates, RegistrySeals};
 use super::presence::{Presence, Sightings};
 use super::snapshot::{Snapshot, TakenCertificates};
+use super::subscribed::SubscribedTenants;
 use super::with_files::why_not;
 use crate::config::{RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::metrics::{Metrics, RegistryMetrics};
 use crate::store::registry::{Beat, Head, Look, PAGE, RegistryMark, RegistryRow};
 use crate::store::{Registry, StoreError, with_causes};
-use crate::tenant::{Directory, RemovedDatabase, close_removed, last_used};
+use crate::tenant::{DatabaseServers, Directory, RemovedDatabase, close_removed, last_used};
 
 /// Up to how many tenants that can't be served are tried again with each change.
 ///
@@ -50,6 +53,7 @@ pub struct Following {
     config: RegistryConfig,
     registry: OnceCell<Registry>,
     directory: Arc<ArcSwap<Directory>>,
+    servers: DatabaseServers,
     metrics: RegistryMetrics,
     all_metrics: Metrics,
     node: NodeName,
@@ -64,6 +68,12 @@ pub struct Following {
     pub(super) changed: Notify,
     state: Mutex<FollowingState>,
     sightings: Mutex<Sightings>,
+    keepers: Arc<Keepers>,
+    subscribed: SubscribedTenants,
+    shares_changed: Notify,
+    /// How many tenants this node looks after, and by what that was counted.
+    kept: ArcSwap<KeptTenants>,
+    shared_out: Mutex<Option<(u64, Weak<Directory>)>>,
     /// The database has another registry than the one that this node follows.
     is_other: AtomicBool,
     /// How often the registry was restored to an earlier state.
@@ -84,6 +94,8 @@ pub struct Followed {
     certificates: TakenCertificates,
     /// When the registry was last asked for the certificates of hosts whose own had expired by then.
     expired_at: Option<(Instant, Timestamp)>,
+    /// Up to here the tenants with subscriptions were taken over.
+    subscribed: i64,
     presence: Presence,
 }
 
@@ -109,13 +121,13 @@ struct FollowingState {
 
 impl Following {
     /// Follows a registry from where it was loaded. `directory` has the tenants of `files` and those of
-    /// [`Self::tenants_of`].
+    /// [`Self::tenants_of`]. `servers` hears of every tenant before it is served.
     #[must_use]
     pub fn new(
         config: &RegistryConfig,
         loaded: Loaded,
         files: &[Arc<TenantConfig>],
-        directory: Arc<ArcSwap<Directory>>,
+        (directory, servers): (Arc<ArcSwap<Directory>>, DatabaseServers),
         node: NodeName,
         seals: RegistrySeals<'_>,
         metrics: &Metrics,
@@ -133,14 +145,21 @@ impl Following {
             snapshot: config.kept_snapshot().map(|snapshot| Snapshot::new(snapshot, seals.texts)),
             certificates: TakenCertificates::default(),
             expired_at: None,
+            subscribed: 0,
             presence: Presence::new(seals.certificates.ids().map(ToOwned::to_owned).collect()),
         };
         let following = Self {
             config: config.clone(),
             registry: OnceCell::new_with(registry),
             directory,
+            servers,
             metrics: metrics.registry.clone(),
             all_metrics: metrics.clone(),
+            keepers: Arc::new(Keepers::new(node.id())),
+            subscribed: SubscribedTenants::default(),
+            shares_changed: Notify::new(),
+            kept: ArcSwap::default(),
+            shared_out: Mutex::default(),
             node,
             certificates: Arc::new(ObtainedCertificates::new(config, seals.certificates)),
             changed: Notify::new(),
@@ -230,7 +249,10 @@ impl Following {
     pub async fn join(&self) {
         if let Some(registry) = self.registry.get() {
             self.beat(registry, &mut *self.followed.lock().await).await;
+            let directory = self.directory.load_full();
+            self.check_files(directory.configs()).await;
             self.catch_up().await;
+            self.share_out().await;
         }
         self.note_ready_alone(&*self.followed.lock().await);
     }
@@ -299,6 +321,7 @@ impl Following {
             (head, rows) = read_whole(registry).await?;
             self.apply(&mut followed, head.clone(), rows, true).await;
             self.restores.fetch_add(1, Ordering::Release);
+            self.forget_subscribed(&mut followed);
         }
         while followed.head.revision < head.revision {
             let rows = registry.changes(followed.head.revision, head.revision, PAGE).await?;
@@ -319,6 +342,7 @@ impl Following {
         if is_applied || followed.presence.is_due() {
             self.beat(registry, &mut followed).await;
         }
+        self.follow_shares(registry, &mut followed).await?;
         Ok(())
     }
 
@@ -415,7 +439,9 @@ impl Following {
         let left = before.removed_of(&slugs, &after);
         // Written before they are removed: a stop soon after this must not lose it.
         last_used::write(left.iter().filter_map(RemovedDatabase::last_used).collect()).await;
+        self.servers.announce(put);
         self.directory.store(Arc::clone(&after));
+        self.check_files(put).await;
         self.all_metrics.tenants_served.set(i64::try_from(after.len()).unwrap_or(i64::MAX));
         if !removed.is_empty() {
             self.all_metrics.tenants.retain(|slug| after.config(slug).is_some());

@@ -14,8 +14,9 @@ use crate::store::{Registry, with_causes};
 
 /// How often a node without changes writes that it is there.
 ///
-/// Larger: a node that died counts as live for longer. Smaller: more writes.
-const BEAT_INTERVAL: Duration = Duration::from_secs(5);
+/// Larger: a node that died counts as live for longer, and looks after its tenants in the eyes of the others. Smaller: more
+/// writes.
+const BEAT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How often nodes that are gone for long are forgotten, and what is no longer kept.
 ///

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::regular_file;
 use crate::seal::Seals;
 use crate::store::registry::{CertificateRecord, Head, RegistryMark, RegistryRow};
 use crate::store::{DatabaseLocation, Registry, StoreError, with_causes};
@@ -73,7 +74,7 @@ impl Snapshot {
 
     /// Which registry the file was read from. None if there is none, or it can't be read.
     pub(super) async fn epoch(location: &DatabaseLocation) -> Option<String> {
-        location.file().filter(|file| file.exists())?;
+        location.file().filter(|file| regular_file::exists(file))?;
         let registry = Registry::open(location).await.ok()?;
         let head = registry.head().await;
         registry.close().await;
@@ -83,7 +84,7 @@ impl Snapshot {
 
     /// What the file has. None if there is none, or it can't be read.
     pub(super) async fn read(location: &DatabaseLocation, seals: &Seals) -> Option<(Head, Vec<RegistryRow>)> {
-        let file = location.file().filter(|file| file.exists())?;
+        let file = location.file().filter(|file| regular_file::exists(file))?;
         let read = async {
             let registry = Registry::open(location).await?;
             let whole = super::loading::read_whole(&registry).await;
@@ -226,7 +227,7 @@ impl Snapshot {
 
     /// Whether the file was complete when it was last written, by a node that ended, and nothing has changed since.
     async fn is_at(&self, followed: &Head) -> bool {
-        if self.location.file().is_none_or(|file| !file.exists()) {
+        if self.location.file().is_none_or(|file| !regular_file::exists(file)) {
             return false;
         }
         let Ok(file) = Registry::open(&self.location).await else { return false };

@@ -1,7 +1,8 @@
 //! Problems of a database that is served nevertheless, for `formgate check` and the inspection.
 
-use super::engine::{PG_TRGM, ROW_SECURITY};
+use super::engine::{PG_TRGM, PUBLICATION, ROW_SECURITY};
 use super::schema::{SchemaDifference, SchemaDifferences};
+use super::settle::keyword_indexes;
 use super::statement::Dialect;
 use super::{Store, StoreError, schema};
 
@@ -18,13 +19,22 @@ pub enum DatabaseConcern {
     },
     /// Postgres lacks the extension of keyword searches, or the index that needs it.
     #[error("the trigram index is missing, so every keyword search reads all documents")]
-    NoTrigramIndex,
+    NoTrigramIndex {
+        /// Whether the extension can be used.
+        has_extension: bool,
+    },
+    /// Postgres lacks the index of short keywords.
+    #[error("the index `listed_documents_pairs` is missing, so every search for two characters reads all documents")]
+    NoPairIndex,
     /// Triggers, indexes or constraints are not those of the schema.
     #[error("the schema was altered: {0}")]
     Altered(SchemaDifferences),
     /// Tables or columns are not those of the schema.
     #[error("the schema was damaged: {0}")]
     Damaged(SchemaDifferences),
+    /// Publications keep rows from being updated and deleted.
+    #[error("{0}, so Postgres refuses to update and to delete rows")]
+    Publication(SchemaDifferences),
     /// Policies could hide rows from the role that serves. Its statements fail instead.
     #[error("{0}, so statements of this role fail")]
     RowSecurity(SchemaDifferences),
@@ -38,12 +48,16 @@ impl DatabaseConcern {
             Self::NewerSchema { .. } => {
                 "run the version of formgate that migrated it, once every node is replaced".to_owned()
             }
-            Self::NoTrigramIndex => format!("{PG_TRGM} `formgate migrate --tenant {slug}`"),
+            Self::NoTrigramIndex { has_extension: false } => format!("{PG_TRGM} `formgate migrate --tenant {slug}`"),
+            Self::NoTrigramIndex { has_extension: true } | Self::NoPairIndex => {
+                format!("run `formgate reindex --tenant {slug}`, which creates it")
+            }
             Self::Altered(_) => format!(
                 "run `formgate reindex --tenant {slug}` with a role that owns the tables: it restores the schema, and \
                  derives again from what was written meanwhile"
             ),
             Self::Damaged(_) => "undo the change, or restore a backup".to_owned(),
+            Self::Publication(_) => PUBLICATION.to_owned(),
             Self::RowSecurity(_) => ROW_SECURITY.to_owned(),
         }
     }
@@ -52,8 +66,8 @@ impl DatabaseConcern {
     #[must_use]
     pub fn is_altered(&self) -> bool {
         match self {
-            Self::NewerSchema { .. } | Self::NoTrigramIndex => false,
-            Self::Altered(_) | Self::Damaged(_) | Self::RowSecurity(_) => true,
+            Self::NewerSchema { .. } | Self::NoTrigramIndex { .. } | Self::NoPairIndex => false,
+            Self::Altered(_) | Self::Damaged(_) | Self::Publication(_) | Self::RowSecurity(_) => true,
         }
     }
 }
@@ -72,18 +86,24 @@ impl Store {
             concerns.push(DatabaseConcern::NewerSchema { found, known });
         }
         if self.database.dialect() == Dialect::Postgres {
-            let mut sql = reader.sql();
-            sql.push("SELECT to_regclass('listed_documents_trigrams') IS NULL");
-            if reader.fetch_one(sql).await?.get::<bool>(0)? {
-                concerns.push(DatabaseConcern::NoTrigramIndex);
+            let found = keyword_indexes::find(&mut reader).await?;
+            if !found.has_trigrams {
+                concerns.push(DatabaseConcern::NoTrigramIndex { has_extension: found.has_extension });
+            }
+            if !found.has_pairs {
+                concerns.push(DatabaseConcern::NoPairIndex);
             }
         }
         // The schema of a newer version is not known.
         let differences = if found > known { Vec::new() } else { schema::differences(&mut reader).await? };
         let (hidden, rest): (Vec<_>, Vec<_>) = differences.into_iter().partition(SchemaDifference::is_row_security);
+        let (refusing, rest): (Vec<_>, Vec<_>) = rest.into_iter().partition(SchemaDifference::is_publication);
         let (altered, damaged): (Vec<_>, Vec<_>) = rest.into_iter().partition(SchemaDifference::is_repairable);
         if !hidden.is_empty() {
             concerns.push(DatabaseConcern::RowSecurity(SchemaDifferences(hidden)));
+        }
+        if !refusing.is_empty() {
+            concerns.push(DatabaseConcern::Publication(SchemaDifferences(refusing)));
         }
         if !damaged.is_empty() {
             concerns.push(DatabaseConcern::Damaged(SchemaDifferences(damaged)));

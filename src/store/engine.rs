@@ -45,6 +45,6 @@ pub use location::{CountedBy, DatabaseLocation, InvalidLocation};
 pub(super) use pool::connection::{PooledConnection, hold_row_memory};
 pub use pooler::Pooler;
 pub use remedy::remedy;
-pub(super) use remedy::{PG_TRGM, ROW_SECURITY};
+pub(super) use remedy::{PG_TRGM, PUBLICATION, ROW_SECURITY};
 pub(super) use retry::{AsStoreError, Retry};
 pub use write_access::ReadOnlyFile;

@@ -8,8 +8,10 @@
 //! release, the first script is edited in place. So a database of an earlier edit is refused too
 //! ([`StoreError::SchemaUnreleased`]), and its plain tables are loaded into a new one.
 
+mod catalog;
 mod differences;
 mod objects;
+mod orphans;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -18,8 +20,10 @@ use std::time::{Duration, Instant};
 use sha2::{Digest, Sha384};
 use sqlx::migrate::MigrateError;
 
+pub use self::catalog::read_catalog;
 pub(super) use self::differences::{SchemaDifference, differences};
 pub use self::differences::{SchemaDifferences, SchemaRepair, repair_schema};
+pub use self::orphans::{Orphans, count_orphans};
 use super::StoreError;
 use super::engine::{Database, PooledConnection};
 use super::statement::Dialect;

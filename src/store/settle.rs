@@ -18,7 +18,7 @@ mod count_wrong;
 mod counts;
 mod derived;
 mod intake;
-mod keyword_indexes;
+pub(super) mod keyword_indexes;
 mod numbering;
 mod options;
 mod overlay;

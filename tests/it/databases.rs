@@ -2,6 +2,8 @@
 //! extension in a schema of its own; restored and altered ones.
 
 mod altered;
+mod catalog;
+mod definitions;
 mod pooler;
 mod restored;
 mod shared;

@@ -13,5 +13,7 @@ mod limits;
 mod lives;
 mod orders;
 mod restored;
+mod rights;
 mod scene;
 mod serving;
+mod turns;

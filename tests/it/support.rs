@@ -20,6 +20,7 @@ pub(crate) mod description;
 pub(crate) mod dns;
 pub(crate) mod fixture;
 pub(crate) mod folder;
+pub(crate) mod hanging;
 pub(crate) mod library;
 pub(crate) mod load;
 pub(crate) mod pebble;

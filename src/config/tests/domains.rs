@@ -126,3 +126,12 @@ fn each_fault_is_reported_at_its_key() {
     let report = Folder::new().load(&without).unwrap_err().to_string();
     assert!(report.contains("missing table `domains`"), "{report}");
 }
+
+#[test]
+fn challenges_that_no_listener_can_answer_are_a_warning() {
+    let warnings = |lines: &str| Folder::new().load(&text(DOMAINS, &acme(lines))).unwrap().warnings;
+    assert_eq!(warnings(""), Vec::<String>::new());
+    assert_eq!(warnings("challenges = [\"tls-alpn-01\"]"), Vec::<String>::new());
+    let [warning] = &warnings("challenges = [\"http-01\"]")[..] else { panic!("one warning") };
+    assert!(warning.contains("no entry of `listen` can answer") && warning.contains("[gateway.acme]"), "{warning}");
+}

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sqlx::SqlSafeStr;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::connections::Role;
@@ -250,7 +251,7 @@ impl Transaction {
     }
 
     /// Runs statements without values.
-    pub(in crate::store) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
+    pub(in crate::store) async fn command(&mut self, text: impl SqlSafeStr) -> Result<(), sqlx::Error> {
         self.connection.command(text).await
     }
 

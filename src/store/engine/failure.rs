@@ -25,6 +25,13 @@ pub(in crate::store) fn is_row_security(error: &sqlx::Error) -> bool {
     error.try_downcast_ref::<PgDatabaseError>().is_some_and(|error| error.routine() == Some("check_enable_rls"))
 }
 
+/// Whether a publication keeps the rows of a table from being updated and deleted: the table has no replica identity, or the
+/// publication leaves out columns of it.
+pub(in crate::store) fn is_publication(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(error) = error else { return false };
+    error.try_downcast_ref::<PgDatabaseError>().is_some_and(|error| error.routine() == Some("CheckCmdReplicaIdentity"))
+}
+
 impl DatabaseFailure {
     /// The failure behind an error. None if the statement itself is at fault.
     pub(in crate::store) fn of(error: &sqlx::Error) -> Option<Self> {
@@ -42,6 +49,8 @@ impl DatabaseFailure {
                         Some(Self::Full)
                     } else if is_stale_plan(error) {
                         Some(Self::Collision)
+                    } else if is_publication(error) {
+                        Some(Self::ReadOnly)
                     } else {
                         Self::of_postgres(&code)
                     }

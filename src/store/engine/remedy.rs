@@ -12,7 +12,7 @@ use sqlx::migrate::MigrateError;
 use sqlx::postgres::PgDatabaseError;
 
 use super::error::StoreError;
-use super::failure::is_row_security;
+use super::failure::{is_publication, is_row_security};
 use super::location::DatabaseLocation;
 use super::pooler::is_lost_statement;
 use crate::store::schema::PLAIN_TABLES;
@@ -85,6 +85,9 @@ fn of_driver(error: &sqlx::Error, location: &DatabaseLocation, slug: &str) -> St
     }
     match error {
         _ if is_row_security(error) => ROW_SECURITY.to_owned(),
+        _ if is_publication(error) => {
+            format!("run `formgate reindex --tenant {slug}`; if that does not help, {PUBLICATION}")
+        }
         sqlx::Error::Database(database) => {
             let known = database.try_downcast_ref().and_then(|error| of_postgres(error, slug));
             known.unwrap_or_else(|| otherwise(slug))
@@ -96,7 +99,9 @@ fn of_driver(error: &sqlx::Error, location: &DatabaseLocation, slug: &str) -> St
             )
         }
         sqlx::Error::RowNotFound => {
-            "the database has lost rows that `formgate migrate` wrote: restore a backup".to_owned()
+            format!(
+                "the database has lost rows that `formgate migrate` wrote: run `formgate reindex --tenant {slug}`, or restore a backup"
+            )
         }
         _ => otherwise(slug),
     }
@@ -147,6 +152,9 @@ fn of_postgres(error: &PgDatabaseError, slug: &str) -> Option<String> {
 
 /// How to install the extension that keyword searches need. A command follows.
 pub(in crate::store) const PG_TRGM: &str = "install the package of Postgres's contrib modules, run CREATE EXTENSION pg_trgm in this database as a superuser, then";
+
+/// What to do where a publication makes Postgres refuse writes.
+pub(in crate::store) const PUBLICATION: &str = "publish these tables without a list of columns and without a filter (ALTER PUBLICATION … SET TABLE), or inserts only (ALTER PUBLICATION … SET (publish = 'insert'))";
 
 /// What to do where a policy could hide rows from the role that serves.
 pub(in crate::store) const ROW_SECURITY: &str = "switch it off for these tables (ALTER TABLE … DISABLE ROW LEVEL SECURITY), or serve with the role that owns them or one with BYPASSRLS: a part of the rows would look like deletions";

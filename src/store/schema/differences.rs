@@ -5,43 +5,24 @@
 //! security on. Nothing of that fails, so it has to be looked for. Whatever the schema does not know, such as a column or
 //! an index of the operator, is left alone.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
 
-use super::objects::{Object, ObjectKind, expected, normalized};
+use sqlx::AssertSqlSafe;
+
+use super::catalog::{self, Found};
+use super::objects::{Object, ObjectKind, expected, is_plain};
+use crate::metrics::DatabaseFailure;
+use crate::store::changes::NEW_EPOCH;
 use crate::store::engine::{Database, DatabaseLocation, PooledConnection};
-use crate::store::statement::{Dialect, Sql};
-use crate::store::{StoreError, schema, settle, totals, with_causes};
+use crate::store::statement::Dialect;
+use crate::store::{StoreError, schema, settle, totals, users, with_causes};
 
 /// How many differences a message names.
 ///
 /// Larger: a message of a database whose triggers are all disabled fills the screen. Smaller: more commands to find what
 /// is wrong.
 const NAMED: usize = 3;
-
-/// What the catalog of Postgres says of our tables: kind, table, name, state. Of the last three kinds it has only rows of
-/// what is wrong.
-const FROM_POSTGRES: &str = "SELECT 'table', relation, relation, '' FROM ours \
-    UNION ALL SELECT 'column', relation, attname::text, \
-        format_type(atttypid, atttypmod) || CASE WHEN attnotnull THEN ' not null' ELSE '' END \
-        FROM ours JOIN pg_attribute ON attrelid = ours.oid WHERE attnum > 0 AND NOT attisdropped \
-    UNION ALL SELECT 'constraint', relation, conname::text, CASE WHEN convalidated THEN 'valid' ELSE 'not validated' END \
-        FROM ours JOIN pg_constraint ON conrelid = ours.oid \
-    UNION ALL SELECT 'index', relation, i.relname::text, \
-        CASE WHEN NOT indisvalid THEN 'invalid' WHEN indisunique THEN 'unique' ELSE 'valid' END \
-        FROM ours JOIN pg_index ON indrelid = ours.oid JOIN pg_class i ON i.oid = indexrelid \
-    UNION ALL SELECT 'trigger', relation, tgname::text, tgenabled::text \
-        FROM ours JOIN pg_trigger ON tgrelid = ours.oid WHERE NOT tgisinternal \
-    UNION SELECT 'foreign key', relation, conname::text, '' FROM ours JOIN pg_trigger t ON tgrelid = ours.oid \
-        JOIN pg_constraint c ON c.oid = t.tgconstraint WHERE tgisinternal AND tgenabled NOT IN ('O', 'A') \
-    UNION ALL SELECT 'replica identity', relation, relation, '' FROM ours WHERE relreplident = 'n' \
-        OR relreplident = 'd' AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = ours.oid AND indisprimary) \
-    UNION ALL SELECT 'row level security', relation, relation, '' FROM ours WHERE row_security_active(ours.oid)";
-
-/// The same of SQLite.
-const FROM_SQLITE: &str = "SELECT 'table', name, name, '' FROM ours WHERE type = 'table' \
-    UNION ALL SELECT 'column', ours.name, c.name, c.type FROM ours JOIN pragma_table_info(ours.name) AS c WHERE ours.type = 'table' \
-    UNION ALL SELECT type, tbl_name, name, sql FROM ours WHERE type <> 'table' AND sql IS NOT NULL";
 
 /// Lets the foreign keys of the table in the setting `formgate.table` check again, which only a superuser may.
 const ENABLE_FOREIGN_KEYS: &str = "DO $$
@@ -62,86 +43,138 @@ $$";
 /// Larger: writers wait for longer while another transaction is long. Smaller: the command has to be repeated.
 const LOCK_WAIT: &str = "10s";
 
-/// What differs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum DifferenceKind {
-    Object(ObjectKind),
-    ForeignKey,
-    ReplicaIdentity,
-    RowSecurity,
-}
+/// Creates the row of `change_state` with a new epoch, so that readers begin again, and the last number that anything has, up to
+/// which events may have been sent.
+const CREATE_STATE: [[&str; 3]; 2] = [
+    [
+        "SELECT set_config('formgate.numbers', 'on', true); INSERT INTO change_state (epoch, last_seq, released_seq) SELECT ",
+        NEW_EPOCH[0],
+        LAST_NUMBERS,
+    ],
+    ["INSERT INTO change_state (epoch, last_seq, released_seq) SELECT ", NEW_EPOCH[1], LAST_NUMBERS],
+];
+const LAST_NUMBERS: &str = ", last, last FROM (SELECT coalesce(max(seq), 0) AS last FROM ( \
+        SELECT max(seq) AS seq FROM submission_changes UNION ALL SELECT max(seq) FROM submission_moves \
+        UNION ALL SELECT max(seq) FROM change_stamps UNION ALL SELECT max(position) FROM subscriptions) AS numbers) AS numbers \
+    WHERE NOT EXISTS (SELECT 1 FROM change_state)";
 
 /// One way in which a database differs from the schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::store) struct SchemaDifference {
-    kind: DifferenceKind,
+    kind: ObjectKind,
     table: String,
     name: String,
     /// What the database has instead; None if it is missing.
     found: Option<String>,
     wanted: &'static str,
+    /// The statements that restore it; None if none do.
+    restoring: Option<String>,
 }
 
 impl SchemaDifference {
+    /// A part that is wrong wherever it is. None if it is left alone.
+    fn of_wrong(found: Found) -> Option<Self> {
+        let Found { kind, table, name, state } = found;
+        let restoring = match kind {
+            ObjectKind::ForeignKey => Some(ENABLE_FOREIGN_KEYS.to_owned()),
+            ObjectKind::Rule if is_plain(&table) && state != "instead" => return None,
+            ObjectKind::Rule if !is_plain(&table) => Some(format!("DROP RULE {name} ON {table}")),
+            _ => None,
+        };
+        Some(Self { kind, table, name, found: Some(state), wanted: "", restoring })
+    }
+
+    /// A part that is missing or another one.
+    fn of(object: &'static Object, found: Option<String>, dialect: Dialect) -> Self {
+        let restoring = object.restoring(found.as_deref(), dialect);
+        let (table, name) = (object.table.to_owned(), object.name.to_owned());
+        Self { kind: object.kind, table, name, found, wanted: &object.state, restoring }
+    }
+
+    fn of_lost_row(table: &str, dialect: Dialect) -> Self {
+        let [postgres, sqlite] = CREATE_STATE;
+        let restoring = if dialect == Dialect::Postgres { postgres } else { sqlite }.concat();
+        let (table, name) = (table.to_owned(), table.to_owned());
+        Self { kind: ObjectKind::Row, table, name, found: None, wanted: "", restoring: Some(restoring) }
+    }
+
     /// Whether rows are hidden from the role that serves, so that its statements fail.
     pub(in crate::store) fn is_row_security(&self) -> bool {
-        self.kind == DifferenceKind::RowSecurity
+        self.kind == ObjectKind::RowSecurity
+    }
+
+    /// Whether a publication makes statements fail.
+    pub(in crate::store) fn is_publication(&self) -> bool {
+        self.kind == ObjectKind::Publication
     }
 
     /// Whether [`repair_schema`] can restore it.
     pub(in crate::store) fn is_repairable(&self) -> bool {
-        match self.kind {
-            DifferenceKind::Object(ObjectKind::Table) => false,
-            DifferenceKind::Object(ObjectKind::Column) => {
-                let kind = |state: &str| state.trim_end_matches(" not null").to_owned();
-                self.found.as_deref().is_some_and(|found| found != self.wanted && kind(found) == kind(self.wanted))
-            }
-            DifferenceKind::Object(_) | DifferenceKind::ForeignKey | DifferenceKind::ReplicaIdentity => true,
-            DifferenceKind::RowSecurity => false,
-        }
+        self.restoring.is_some()
     }
 
-    /// Whether writes may not have been noted meanwhile.
+    /// Whether writes may not have been noted meanwhile, or notes were lost.
     fn may_have_missed_writes(&self) -> bool {
-        self.kind == DifferenceKind::Object(ObjectKind::Trigger)
+        match self.kind {
+            ObjectKind::Trigger | ObjectKind::Function | ObjectKind::Rule => true,
+            ObjectKind::Table => self.found.is_some(),
+            _ => false,
+        }
     }
 }
 
 impl fmt::Display for SchemaDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, table, name, found, wanted } = self;
+        let Self { kind, table, name, found, wanted, .. } = self;
+        let what = match kind {
+            ObjectKind::Table => format!("the table `{table}`"),
+            ObjectKind::Function => format!("the function `{name}`"),
+            ObjectKind::Column => format!("the column `{table}.{name}`"),
+            ObjectKind::Default | ObjectKind::Identity => format!("the {} of `{table}.{name}`", kind.name()),
+            ObjectKind::Key | ObjectKind::Constraint => format!("the constraint `{name}` of `{table}`"),
+            _ => format!("the {} `{name}` of `{table}`", kind.name()),
+        };
         match (kind, found.as_deref()) {
-            (DifferenceKind::Object(ObjectKind::Table), _) => write!(f, "the table `{table}` is missing"),
-            (DifferenceKind::Object(ObjectKind::Column), None) => write!(f, "the column `{table}.{name}` is missing"),
-            (DifferenceKind::Object(ObjectKind::Column), Some(found)) => {
-                write!(f, "the column `{table}.{name}` is `{found}`, not `{wanted}`")
-            }
-            (DifferenceKind::Object(kind), None) => write!(f, "the {} `{name}` of `{table}` is missing", kind.name()),
-            (DifferenceKind::Object(ObjectKind::Trigger), Some("D")) => {
-                write!(f, "the trigger `{name}` of `{table}` is disabled")
-            }
-            (DifferenceKind::Object(ObjectKind::Trigger), Some("O")) => {
-                write!(f, "the trigger `{name}` of `{table}` does not fire for replicated rows")
-            }
-            (DifferenceKind::Object(ObjectKind::Trigger), Some("R")) => {
-                write!(f, "the trigger `{name}` of `{table}` fires for replicated rows only")
-            }
-            (DifferenceKind::Object(ObjectKind::Constraint), Some(_)) => {
-                write!(f, "the constraint `{name}` of `{table}` is not validated")
-            }
-            (DifferenceKind::Object(kind), Some("invalid")) => {
-                write!(f, "the {} `{name}` of `{table}` is invalid", kind.name())
-            }
-            (DifferenceKind::Object(kind), Some(_)) => {
-                write!(f, "the {} `{name}` of `{table}` was altered", kind.name())
-            }
-            (DifferenceKind::ForeignKey, _) => {
+            (ObjectKind::ForeignKey, _) => {
                 write!(f, "the foreign key `{name}` is not checked: triggers of `{table}` are disabled")
             }
-            (DifferenceKind::ReplicaIdentity, _) => write!(f, "the table `{table}` has no replica identity"),
-            (DifferenceKind::RowSecurity, _) => write!(f, "row level security applies to the table `{table}`"),
+            (ObjectKind::ReplicaIdentity, _) => write!(f, "the table `{table}` has no replica identity"),
+            (ObjectKind::Rule, _) => write!(f, "the rule {name} rewrites what is written to `{table}`"),
+            (ObjectKind::Row, _) => write!(f, "the table `{table}` has lost its row"),
+            (ObjectKind::Publication, _) => write!(
+                f,
+                "the publication `{name}` has a list of columns or a filter that does not suit the replica identity of `{table}`"
+            ),
+            (ObjectKind::RowSecurity, _) => write!(f, "row level security applies to the table `{table}`"),
+            (_, None) => write!(f, "{what} is missing"),
+            (ObjectKind::Table, Some(_)) => write!(f, "{what} is unlogged: a crash empties it"),
+            (ObjectKind::Column, Some(found)) => write!(f, "{what} is `{found}`, not `{wanted}`"),
+            (ObjectKind::Function, Some(found)) => match other_schema(found).filter(|_| wanted.contains("=ours")) {
+                Some(schema) => write!(f, "{what} reads and writes the tables of another schema, `{schema}`"),
+                None => write!(f, "{what} was altered"),
+            },
+            (ObjectKind::Trigger, Some(found)) if found.get(2..) == wanted.get(2..) && found.starts_with("D ") => {
+                write!(f, "{what} is disabled")
+            }
+            (ObjectKind::Trigger, Some(found)) if found.get(2..) == wanted.get(2..) && found.starts_with("O ") => {
+                write!(f, "{what} does not fire for replicated rows")
+            }
+            (ObjectKind::Trigger, Some(found)) if found.get(2..) == wanted.get(2..) && found.starts_with("R ") => {
+                write!(f, "{what} fires for replicated rows only")
+            }
+            (_, Some(found)) if found.strip_suffix(" NOT VALID") == Some(wanted) => {
+                write!(f, "{what} is not validated")
+            }
+            (_, Some("invalid")) => write!(f, "{what} is invalid"),
+            (_, Some(_)) => write!(f, "{what} was altered"),
         }
     }
+}
+
+/// The schema that a function sets, if it is not that of the tables.
+fn other_schema(function: &str) -> Option<&str> {
+    let (schema, _) = function.split_once("search_path=")?.1.split_once(", pg_temp")?;
+    Some(schema)
 }
 
 /// Differences, the first of which are named.
@@ -165,59 +198,43 @@ impl fmt::Display for SchemaDifferences {
 pub(in crate::store) async fn differences(reader: &mut PooledConnection) -> Result<Vec<SchemaDifference>, StoreError> {
     let dialect = reader.dialect();
     let expected = expected(dialect);
-    let rows = reader.fetch_all(select(reader.sql(), expected)).await?;
-    let (mut found, mut differences) = (BTreeMap::new(), Vec::new());
-    for row in &rows {
-        let [kind, table, name, state] = [row.get::<String>(0)?, row.get(1)?, row.get(2)?, row.get(3)?];
-        let kind = match kind.as_str() {
-            "foreign key" => DifferenceKind::ForeignKey,
-            "replica identity" => DifferenceKind::ReplicaIdentity,
-            "row level security" => DifferenceKind::RowSecurity,
-            kind => match ObjectKind::of_name(kind) {
-                Some(kind) => {
-                    let state = if dialect == Dialect::Sqlite { normalized(&state) } else { state };
-                    found.insert((kind, table, name), state);
-                    continue;
-                }
-                None => continue,
-            },
-        };
-        differences.push(SchemaDifference { kind, table, name, found: Some(state), wanted: "" });
-    }
-    let has_table = |table: &str| found.contains_key(&(ObjectKind::Table, table.to_owned(), table.to_owned()));
-    let missing_tables: Vec<_> = expected.iter().map(|object| object.table).filter(|table| !has_table(table)).collect();
+    let tables = expected.iter().filter(|object| object.kind == ObjectKind::Table).map(|object| object.table);
+    let found = catalog::read(reader, tables).await?;
+    let (wrong, found): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| found.kind >= ObjectKind::ForeignKey);
+    let mut differences: Vec<_> = wrong.into_iter().filter_map(SchemaDifference::of_wrong).collect();
+    let has_table = |table: &str| found.iter().any(|found| found.kind == ObjectKind::Table && found.table == table);
     for object in expected {
         // One message for each missing table is enough.
-        if object.kind != ObjectKind::Table && missing_tables.contains(&object.table) {
+        if !matches!(object.kind, ObjectKind::Table | ObjectKind::Function) && !has_table(object.table) {
             continue;
         }
-        let state = found.get(&(object.kind, object.table.to_owned(), object.name.clone()));
-        // A trigger that fires always does not fire less.
-        let is_as_expected = state.is_some_and(|state| *state == object.state || state == "A" && object.state == "O");
+        let of_its_kind = || found.iter().filter(|found| found.kind == object.kind && found.table == object.table);
+        let of_its_name = || of_its_kind().filter(|found| found.name == object.name);
+        let is_as_expected = if object.kind.is_known_by_its_state() {
+            of_its_kind().any(|found| object.allows(&found.state))
+        } else {
+            of_its_name().any(|found| object.allows(&found.state))
+        };
         if !is_as_expected {
-            differences.push(SchemaDifference {
-                kind: DifferenceKind::Object(object.kind),
-                table: object.table.to_owned(),
-                name: object.name.clone(),
-                found: state.cloned(),
-                wanted: &object.state,
-            });
+            let state = of_its_name().next().map(|found| found.state.clone());
+            differences.push(SchemaDifference::of(object, state, dialect));
         }
     }
+    if has_table(CHANGE_STATE) && is_empty_state(reader).await? {
+        differences.push(SchemaDifference::of_lost_row(CHANGE_STATE, dialect));
+    }
+    // In the order of the expected parts within each kind.
     differences.sort_by_key(|difference| difference.kind);
     Ok(differences)
 }
 
-fn select(mut sql: Sql, expected: &[Object]) -> Sql {
-    let tables = expected.iter().filter(|object| object.kind == ObjectKind::Table).map(|object| object.table);
-    sql.push_either(
-        "WITH ours AS MATERIALIZED (SELECT c.oid, c.relname::text AS relation, c.relreplident FROM pg_class c \
-            WHERE c.relkind IN ('r', 'p') AND c.relnamespace = \
-            (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('database_identity')) AND c.relname",
-        "WITH ours AS (SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE tbl_name",
-    );
-    sql.in_texts(tables).push(") ").push_either(FROM_POSTGRES, FROM_SQLITE);
-    sql
+/// The table whose only row has the last number of the log.
+const CHANGE_STATE: &str = "change_state";
+
+async fn is_empty_state(reader: &mut PooledConnection) -> Result<bool, StoreError> {
+    let mut sql = reader.sql();
+    sql.push("SELECT NOT EXISTS (SELECT 1 FROM change_state)");
+    Ok(reader.fetch_one(sql).await?.get(0)?)
 }
 
 /// The result of [`repair_schema`].
@@ -225,8 +242,8 @@ fn select(mut sql: Sql, expected: &[Object]) -> Sql {
 pub struct SchemaRepair {
     /// How many differences there were and are no longer.
     pub restored: usize,
-    /// What could not be restored, and why.
-    pub failed: Vec<String>,
+    /// What still differs, with the cause if it is known.
+    pub left: Vec<String>,
 }
 
 /// Restores the schema where it was altered. If triggers did not fire as they should, notes that anything may have been
@@ -251,46 +268,76 @@ async fn try_to_repair(database: &Database) -> Result<SchemaRepair, StoreError> 
         }
         differences(&mut reader).await?
     };
-    let mut repair = SchemaRepair::default();
-    let mut done = Vec::new();
-    for difference in before.iter().filter(|difference| difference.is_repairable()) {
-        let (statement, table) = (restoring(database.dialect(), difference), difference.table.as_str());
-        if done.contains(&(statement, table)) {
-            continue;
-        }
-        done.push((statement, table));
-        if let Err(error) = run(database, statement, table).await {
-            repair.failed.push(format!("{difference}: {}", with_causes(&error)));
-        }
+    let (mut attempts, mut after) = (Attempts::default(), before.clone());
+    // What is restored may take other parts with it, or let others be restored.
+    while attempts.restore(database, &after).await {
+        after = differences(&mut database.reader().await?).await?;
     }
-    let after = differences(&mut database.reader().await?).await?;
-    repair.restored = before.len().saturating_sub(after.len());
     // What is written from now on is noted. A trigger that is still wrong would have this repeated each time.
     let is_missed = |differences: &[SchemaDifference]| {
         differences.iter().filter(|difference| difference.may_have_missed_writes()).count()
     };
     if is_missed(&after) < is_missed(&before) {
+        users::repair(database).await?;
         note_everything(database).await?;
         settle::settle_all(database).await?;
+        settle::create_indexes(database).await?;
     }
-    Ok(repair)
+    let left = after.iter().map(|difference| attempts.explain(difference)).collect();
+    Ok(SchemaRepair { restored: before.len().saturating_sub(after.len()), left })
 }
 
-/// The statements that restore what differs.
-fn restoring(dialect: Dialect, difference: &SchemaDifference) -> &'static str {
-    let kind = match difference.kind {
-        DifferenceKind::ForeignKey => return ENABLE_FOREIGN_KEYS,
-        DifferenceKind::Object(kind) => kind,
-        DifferenceKind::ReplicaIdentity | DifferenceKind::RowSecurity => ObjectKind::Table,
-    };
-    let is_it = |object: &&Object| {
-        (object.kind, object.table, object.name.as_str()) == (kind, difference.table.as_str(), difference.name.as_str())
-    };
-    let object = expected(dialect).iter().find(is_it).expect("differences are those of expected objects");
-    if difference.found.is_none() { &object.create } else { &object.alter }
+/// What a repair has tried.
+#[derive(Debug, Default)]
+struct Attempts {
+    /// Statements that succeeded, and their tables.
+    done: BTreeSet<(String, String)>,
+    failed: Vec<(SchemaDifference, String)>,
+    /// Tables that another transaction holds for longer than a repair waits.
+    locked: BTreeSet<String>,
 }
 
-async fn run(database: &Database, statement: &'static str, table: &str) -> Result<(), StoreError> {
+impl Attempts {
+    /// Restores what was not restored before. Returns whether anything was.
+    async fn restore(&mut self, database: &Database, differences: &[SchemaDifference]) -> bool {
+        let done_before = self.done.len();
+        self.failed.retain(|(failed, _)| self.locked.contains(&failed.table));
+        for difference in differences {
+            let Some(statement) = &difference.restoring else { continue };
+            let attempt = (statement.clone(), difference.table.clone());
+            if self.locked.contains(&difference.table) || self.done.contains(&attempt) {
+                continue;
+            }
+            match run(database, statement, &difference.table).await {
+                Ok(()) => _ = self.done.insert(attempt),
+                Err(error) => {
+                    if is_locked(&error) {
+                        self.locked.insert(difference.table.clone());
+                    }
+                    self.failed.push((difference.clone(), with_causes(&error)));
+                }
+            }
+        }
+        self.done.len() > done_before
+    }
+
+    fn explain(&self, difference: &SchemaDifference) -> String {
+        match self.failed.iter().find(|(failed, _)| failed == difference) {
+            Some((_, cause)) => format!("{difference}: {cause}"),
+            None if self.locked.contains(&difference.table) => {
+                format!("{difference}: another transaction holds the table")
+            }
+            None => difference.to_string(),
+        }
+    }
+}
+
+fn is_locked(error: &StoreError) -> bool {
+    matches!(error, StoreError::Locked { .. })
+        || matches!(error, StoreError::Unavailable(error) if DatabaseFailure::of(error) == Some(DatabaseFailure::Locked))
+}
+
+async fn run(database: &Database, statement: &str, table: &str) -> Result<(), StoreError> {
     let mut transaction = database.begin().await?;
     if transaction.dialect() == Dialect::Postgres {
         let mut sql = transaction.sql();
@@ -298,7 +345,7 @@ async fn run(database: &Database, statement: &'static str, table: &str) -> Resul
         sql.bind(table).push(", true)");
         transaction.fetch_all(sql).await?;
     }
-    transaction.command(statement).await?;
+    transaction.command(AssertSqlSafe(statement.to_owned())).await?;
     Ok(transaction.commit().await?)
 }
 
@@ -311,6 +358,7 @@ async fn note_everything(database: &Database) -> Result<(), StoreError> {
         "INSERT INTO intake DEFAULT VALUES",
         "UPDATE change_state SET last_seq = (SELECT max(seq) FROM (SELECT last_seq AS seq FROM change_state \
             UNION ALL SELECT max(seq) FROM submission_changes UNION ALL SELECT max(seq) FROM submission_moves \
+            UNION ALL SELECT max(seq) FROM form_placements UNION ALL SELECT max(seq) FROM change_stamps \
             UNION ALL SELECT max(position) FROM subscriptions) AS numbers)",
     ] {
         transaction.command(statement).await?;

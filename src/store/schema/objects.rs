@@ -1,41 +1,104 @@
-//! What a database at the newest schema has, read from the script that creates it: tables, columns, indexes, constraints
-//! and triggers, and the statements that restore each.
+//! What a database at the newest schema has, and the statements that restore each part.
+//!
+//! Of Postgres, `postgres.tsv` has what its catalog says of a database that was just migrated, in the order in which parts are
+//! restored. Versions 15 to 18 say the same, also of a restored dump, so definitions are compared as texts, and are the
+//! statements that restore them. A test writes the file again after the script was edited: `tests/it/databases/catalog.rs`.
+//! Of SQLite, the catalog has the statements of the script.
 //!
 //! Reads only the SQL that the scripts are written in: statements begin at the start of a line, the last line of a table
-//! with its closing parenthesis, types are one word, and a check that names other columns than its own has a name. A test of a migrated database
-//! finds what this reads wrongly. A second migration has to be taught here what it alters or drops.
+//! with its closing parenthesis, and types are one word. A second migration has to be taught here what it alters or drops.
 
 use std::sync::LazyLock;
 
+use super::PLAIN_TABLES;
 use crate::store::schema::MIGRATIONS;
 use crate::store::statement::Dialect;
 
-/// The kinds of what is compared.
+/// What the catalog of Postgres says of a migrated database: kind, table, name and state of each part.
+const CATALOG: &str = include_str!("postgres.tsv");
+
+/// The kinds of what is compared, in the order in which they are restored. Columns may need functions, and foreign keys
+/// need keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ObjectKind {
+    /// Its state is empty, or says that a crash empties it.
     Table,
+    /// Its table is its name too.
+    Function,
+    /// A type, and whether it is `not null` or derived.
     Column,
+    /// The default of a column.
+    Default,
+    /// How Postgres gives a column its numbers.
+    Identity,
+    /// A primary key or a unique constraint.
+    Key,
+    /// A check or a foreign key.
     Constraint,
     Index,
+    /// On Postgres its mode, as the catalog has it, and its definition.
     Trigger,
+    /// What logical replication knows rows by. Any will do.
+    ReplicaIdentity,
+    /// A foreign key that is not checked. Like the following kinds, found only where something is wrong.
+    ForeignKey,
+    /// A rule that rewrites what is written.
+    Rule,
+    /// The only row of a table.
+    Row,
+    /// A publication that makes Postgres refuse to update and to delete rows.
+    Publication,
+    RowSecurity,
 }
 
 impl ObjectKind {
-    const ALL: [Self; 5] = [Self::Table, Self::Column, Self::Constraint, Self::Index, Self::Trigger];
+    const ALL: [Self; 15] = [
+        Self::Table,
+        Self::Function,
+        Self::Column,
+        Self::Default,
+        Self::Identity,
+        Self::Key,
+        Self::Constraint,
+        Self::Index,
+        Self::Trigger,
+        Self::ReplicaIdentity,
+        Self::ForeignKey,
+        Self::Rule,
+        Self::Row,
+        Self::Publication,
+        Self::RowSecurity,
+    ];
 
     /// As queries of the catalog name it, and messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Table => "table",
+            Self::Function => "function",
             Self::Column => "column",
+            Self::Default => "default",
+            Self::Identity => "identity",
+            Self::Key => "key",
             Self::Constraint => "constraint",
             Self::Index => "index",
             Self::Trigger => "trigger",
+            Self::ReplicaIdentity => "replica identity",
+            Self::ForeignKey => "foreign key",
+            Self::Rule => "rule",
+            Self::Row => "row",
+            Self::Publication => "publication",
+            Self::RowSecurity => "row level security",
         }
     }
 
     pub(super) fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether the definition says which part it is, whatever its name: `CREATE TABLE … (LIKE … INCLUDING ALL)` gives keys
+    /// and indexes other names.
+    pub(super) fn is_known_by_its_state(self) -> bool {
+        matches!(self, Self::Key | Self::Constraint | Self::Index)
     }
 }
 
@@ -44,20 +107,17 @@ impl ObjectKind {
 pub(super) struct Object {
     pub(super) kind: ObjectKind,
     pub(super) table: &'static str,
-    pub(super) name: String,
-    /// What the query of the catalog reads: the type of a column and whether it is `not null`, the mode of a trigger on
-    /// Postgres, the statement of a trigger or an index on SQLite.
+    pub(super) name: &'static str,
+    /// What the query of the catalog reads, with single blanks.
     pub(super) state: String,
-    /// Statements that create it where it is missing. Empty: it can't be created without what it contained.
-    pub(super) create: String,
-    /// Statements that restore its state; of a table, its replica identity. Empty: none do.
-    pub(super) alter: String,
+    /// The statement of the script that creates it: a function of Postgres, an index or a trigger of SQLite.
+    statement: &'static str,
 }
 
-static OF_POSTGRES: LazyLock<Vec<Object>> = LazyLock::new(|| objects(MIGRATIONS[0].postgres, Dialect::Postgres));
-static OF_SQLITE: LazyLock<Vec<Object>> = LazyLock::new(|| objects(MIGRATIONS[0].sqlite, Dialect::Sqlite));
+static OF_POSTGRES: LazyLock<Vec<Object>> = LazyLock::new(of_postgres);
+static OF_SQLITE: LazyLock<Vec<Object>> = LazyLock::new(|| of_sqlite(MIGRATIONS[0].sqlite));
 
-/// Everything that a database has, tables first.
+/// Everything that a database has, in the order in which it is restored.
 pub(super) fn expected(dialect: Dialect) -> &'static [Object] {
     match dialect {
         Dialect::Postgres => &OF_POSTGRES,
@@ -70,36 +130,47 @@ pub(super) fn normalized(sql: &str) -> String {
     sql.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn objects(script: &'static str, dialect: Dialect) -> Vec<Object> {
+/// Whether a forms product writes a table.
+pub(super) fn is_plain(table: &str) -> bool {
+    PLAIN_TABLES.split(", ").any(|plain| plain == table)
+}
+
+fn of_postgres() -> Vec<Object> {
+    let statements = statements(MIGRATIONS[0].postgres);
+    let object = |line: &'static str| {
+        let mut fields = line.splitn(4, '\t');
+        let [kind, table, name, state] = [(); 4].map(|()| fields.next().expect("a line has four fields"));
+        let kind = ObjectKind::of_name(kind).expect("the query names its kinds");
+        let is_its = |statement: &&&str| {
+            statement.strip_prefix("CREATE FUNCTION ").is_some_and(|rest| rest.split('(').next() == Some(name))
+        };
+        let statement = statements.iter().find(is_its).filter(|_| kind == ObjectKind::Function);
+        Object { kind, table, name, state: normalized(state), statement: statement.copied().unwrap_or_default() }
+    };
+    CATALOG.lines().map(object).collect()
+}
+
+fn of_sqlite(script: &'static str) -> Vec<Object> {
     let mut objects = Vec::new();
     for statement in statements(script) {
         let words: Vec<_> = statement.split_whitespace().collect();
+        let mut add = |kind, table, name, statement| {
+            objects.push(Object { kind, table, name, state: normalized(statement), statement });
+        };
         match words[..] {
-            ["CREATE", "TABLE", table, ..] => add_table(&mut objects, table, statement, dialect),
-            ["CREATE", "VIRTUAL", "TABLE", table, ..] => {
-                objects.push(Object::lost(ObjectKind::Table, table, table, ""));
+            ["CREATE", "TABLE", table, ..] => {
+                add(ObjectKind::Table, table, table, "");
+                for (name, kind) in columns(statement) {
+                    add(ObjectKind::Column, table, name, kind);
+                }
             }
-            ["CREATE", "INDEX", name, "ON", table, ..] => {
-                objects.push(Object::index(table, name, statement, "valid", dialect));
-            }
-            ["CREATE", "UNIQUE", "INDEX", name, "ON", table, ..] => {
-                objects.push(Object::index(table, name, statement, "unique", dialect));
+            ["CREATE", "VIRTUAL", "TABLE", table, ..] => add(ObjectKind::Table, table, table, ""),
+            ["CREATE", "INDEX", name, "ON", table, ..] | ["CREATE", "UNIQUE", "INDEX", name, "ON", table, ..] => {
+                add(ObjectKind::Index, table, name, statement);
             }
             ["CREATE", "TRIGGER", name, ..] => {
                 let table = words.iter().position(|word| *word == "ON").map(|at| words[at + 1]);
-                let table = table.expect("a trigger names its table");
-                objects.push(Object::trigger(table, name, statement, dialect));
-            }
-            ["ALTER", "TABLE", _, "ENABLE", "ALWAYS", ..] => {
-                for at in (0..words.len()).filter(|at| words[*at] == "TRIGGER") {
-                    let name = words[at + 1].trim_end_matches(',');
-                    let trigger = objects.iter_mut().find(|object| object.name == name);
-                    trigger.expect("it was created before").fire_always();
-                }
-            }
-            ["ALTER", "TABLE", table, "REPLICA", ..] => {
-                let table = objects.iter_mut().find(|object| object.kind == ObjectKind::Table && object.name == table);
-                table.expect("it was created before").alter = statement.to_owned();
+                add(ObjectKind::Trigger, table.expect("a trigger names its table"), name, statement);
             }
             _ => {}
         }
@@ -108,101 +179,122 @@ fn objects(script: &'static str, dialect: Dialect) -> Vec<Object> {
     objects
 }
 
-impl Object {
-    /// What can't be restored without what it contained.
-    fn lost(kind: ObjectKind, table: &'static str, name: &str, state: &str) -> Self {
-        let (name, state) = (name.to_owned(), state.to_owned());
-        Self { kind, table, name, state, create: String::new(), alter: String::new() }
+/// The columns of a table of SQLite: name and type.
+fn columns(statement: &'static str) -> Vec<(&'static str, &'static str)> {
+    let (mut columns, mut depth) = (Vec::new(), 0);
+    for line in statement.lines().skip(1) {
+        let code = line.split_once("--").map_or(line, |(code, _)| code);
+        let mut words = code.split([' ', ',']).filter(|word| !word.is_empty());
+        if let (0, Some(name), Some(kind)) = (depth, words.next(), words.next())
+            && !matches!(name, "CONSTRAINT" | "PRIMARY" | "CHECK" | "UNIQUE" | "FOREIGN")
+            && !name.starts_with(')')
+        {
+            columns.push((name, kind));
+        }
+        depth += code.matches('(').count();
+        depth -= code.matches(')').count().min(depth);
     }
-
-    fn column(table: &'static str, name: &str, kind: &str, is_not_null: bool) -> Self {
-        let kind = if kind == "timestamptz" { "timestamp with time zone" } else { kind };
-        let (state, change) = if is_not_null { (" not null", "SET") } else { ("", "DROP") };
-        let alter = format!("ALTER TABLE {table} ALTER COLUMN {name} {change} NOT NULL");
-        Self { alter, ..Self::lost(ObjectKind::Column, table, name, &format!("{kind}{state}")) }
-    }
-
-    fn constraint(table: &'static str, name: &str, definition: &str) -> Self {
-        let create = format!("ALTER TABLE {table} ADD CONSTRAINT {name} {definition}");
-        let alter = format!("ALTER TABLE {table} VALIDATE CONSTRAINT {name}");
-        Self { create, alter, ..Self::lost(ObjectKind::Constraint, table, name, "valid") }
-    }
-
-    fn index(table: &'static str, name: &str, statement: &str, state: &str, dialect: Dialect) -> Self {
-        let state = if dialect == Dialect::Sqlite { &normalized(statement) } else { state };
-        let (create, alter) = (statement.to_owned(), format!("DROP INDEX {name}; {statement}"));
-        Self { create, alter, ..Self::lost(ObjectKind::Index, table, name, state) }
-    }
-
-    fn trigger(table: &'static str, name: &str, statement: &str, dialect: Dialect) -> Self {
-        let create = statement.to_owned();
-        let (state, alter) = match dialect {
-            Dialect::Postgres => ("O".to_owned(), format!("ALTER TABLE {table} ENABLE TRIGGER {name}")),
-            Dialect::Sqlite => (normalized(statement), format!("DROP TRIGGER {name}; {statement}")),
-        };
-        Self { create, alter, ..Self::lost(ObjectKind::Trigger, table, name, &state) }
-    }
-
-    /// Makes a trigger one that fires for replicated rows too.
-    fn fire_always(&mut self) {
-        self.state = "A".to_owned();
-        self.alter = format!("ALTER TABLE {} ENABLE ALWAYS TRIGGER {}", self.table, self.name);
-        self.create = format!("{}; {}", self.create, self.alter);
-    }
+    columns
 }
 
-/// Adds a table, its columns, and on Postgres its constraints, with the names that Postgres gives them.
-fn add_table(objects: &mut Vec<Object>, table: &'static str, statement: &'static str, dialect: Dialect) {
-    let alter = format!("ALTER TABLE {table} REPLICA IDENTITY DEFAULT");
-    objects.push(Object { alter, ..Object::lost(ObjectKind::Table, table, table, "") });
-    let body = statement.split_once('(').and_then(|(_, body)| body.rsplit_once("\n)")).expect("a table has columns").0;
-    for part in split_outside(&without_comments(body), ',') {
-        let words = split_outside(&part, ' ');
-        let words: Vec<&str> = words.iter().map(String::as_str).filter(|word| !word.is_empty()).collect();
-        match (words.as_slice(), dialect) {
-            (["CONSTRAINT" | "PRIMARY" | "CHECK" | "UNIQUE" | "FOREIGN", ..], Dialect::Sqlite) => {}
-            (["CONSTRAINT", name, definition @ ..], Dialect::Postgres) => {
-                objects.push(Object::constraint(table, name, &definition.join(" ")));
+impl Object {
+    /// Whether a state of this name is as good as its own.
+    pub(super) fn allows(&self, state: &str) -> bool {
+        match self.kind {
+            ObjectKind::ReplicaIdentity => state != "NOTHING",
+            // A trigger that fires always does not fire less.
+            ObjectKind::Trigger if state.starts_with("A ") && self.state.starts_with("O ") => {
+                state[2..] == self.state[2..]
             }
-            (["PRIMARY", "KEY", ..], Dialect::Postgres) => {
-                objects.push(Object::constraint(table, &format!("{table}_pkey"), &words.join(" ")));
-            }
-            ([name, kind, ..], Dialect::Sqlite) => {
-                objects.push(Object::lost(ObjectKind::Column, table, name, kind));
-            }
-            ([name, kind, clauses @ ..], Dialect::Postgres) => add_column(objects, table, name, kind, clauses),
-            _ => unreachable!("a column has a type"),
+            _ => state == self.state,
         }
     }
+
+    /// The statements that restore it, where something else was `found` by its name. None if it can't be restored without
+    /// what it contained.
+    pub(super) fn restoring(&self, found: Option<&str>, dialect: Dialect) -> Option<String> {
+        let Self { kind, table, name, state, statement } = self;
+        let column = format!("ALTER TABLE {table} ALTER COLUMN {name}");
+        let after_drop =
+            |drop: String, create: String| if found.is_some() { format!("{drop}; {create}") } else { create };
+        Some(match (kind, dialect) {
+            (ObjectKind::Table | ObjectKind::Column, Dialect::Sqlite) => return None,
+            (ObjectKind::Index, Dialect::Sqlite) => after_drop(format!("DROP INDEX {name}"), (*statement).to_owned()),
+            (ObjectKind::Trigger, Dialect::Sqlite) => {
+                after_drop(format!("DROP TRIGGER {name}"), (*statement).to_owned())
+            }
+            (ObjectKind::Table, _) => {
+                found?;
+                format!("ALTER TABLE {table} SET LOGGED")
+            }
+            (ObjectKind::Function, _) => of_function(statement),
+            (ObjectKind::Column, _) if state.contains(" generated always ") => after_drop(
+                format!("ALTER TABLE {table} DROP COLUMN {name}"),
+                format!("ALTER TABLE {table} ADD COLUMN {name} {state}"),
+            ),
+            (ObjectKind::Column, _) => {
+                if found?.trim_end_matches(" not null") != state.trim_end_matches(" not null") {
+                    return None;
+                }
+                format!("{column} {} NOT NULL", if state.ends_with(" not null") { "SET" } else { "DROP" })
+            }
+            (ObjectKind::Default, _) => format!("{column} SET DEFAULT {state}"),
+            (ObjectKind::Identity, _) if found.is_some() => format!("{column} SET GENERATED {state}"),
+            (ObjectKind::Identity, _) => format!(
+                "{column} DROP DEFAULT; {column} ADD GENERATED {state} AS IDENTITY; \
+                 SELECT setval(pg_get_serial_sequence('{table}', '{name}'), coalesce(max({name}), 0) + 1, false) FROM {table}"
+            ),
+            // Postgres chooses a name that is free: an index of a table that was replaced may have that of the key.
+            (ObjectKind::Key, _) => after_drop(
+                format!("ALTER TABLE {table} DROP CONSTRAINT {name}"),
+                format!("ALTER TABLE {table} ADD {state}"),
+            ),
+            (ObjectKind::Constraint, _)
+                if found.is_some_and(|found| found.strip_suffix(" NOT VALID") == Some(state)) =>
+            {
+                format!("ALTER TABLE {table} VALIDATE CONSTRAINT {name}")
+            }
+            (ObjectKind::Constraint, _) => after_drop(
+                format!("ALTER TABLE {table} DROP CONSTRAINT {name}"),
+                format!("ALTER TABLE {table} ADD CONSTRAINT {name} {state}"),
+            ),
+            (ObjectKind::Index, _) => {
+                after_drop(format!("DROP INDEX {name}"), state.replacen("INDEX ON ", &format!("INDEX {name} ON "), 1))
+            }
+            (ObjectKind::Trigger, _) => {
+                let (mode, definition) = state.split_at(2);
+                let mode = if mode == "A " { "ENABLE ALWAYS" } else { "ENABLE" };
+                let enable = format!("ALTER TABLE {table} {mode} TRIGGER {name}");
+                if found.is_some_and(|found| found[2..] == *definition) {
+                    enable
+                } else {
+                    after_drop(format!("DROP TRIGGER {name} ON {table}"), format!("{definition}; {enable}"))
+                }
+            }
+            (ObjectKind::ReplicaIdentity, _) => format!("ALTER TABLE {table} REPLICA IDENTITY {state}"),
+            (
+                ObjectKind::ForeignKey
+                | ObjectKind::Rule
+                | ObjectKind::Row
+                | ObjectKind::Publication
+                | ObjectKind::RowSecurity,
+                _,
+            ) => return None,
+        })
+    }
 }
 
-/// Adds a column of Postgres and its constraints.
-fn add_column(objects: &mut Vec<Object>, table: &'static str, column: &str, kind: &str, clauses: &[&str]) {
-    let has = |clause: [&str; 2]| clauses.windows(2).any(|words| *words == clause);
-    let is_key = has(["PRIMARY", "KEY"]);
-    objects.push(Object::column(table, column, kind, is_key || has(["NOT", "NULL"])));
-    if is_key {
-        objects.push(Object::constraint(table, &format!("{table}_pkey"), &format!("PRIMARY KEY ({column})")));
+/// Creates a function again. The last statements of the script give every function its settings, such as the schema of now.
+/// What an index computed by another function is wrong: missing keyword indexes are created at the end of a repair.
+fn of_function(statement: &str) -> String {
+    let create = statement.replacen("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1);
+    let settings = statements(MIGRATIONS[0].postgres).into_iter().filter(|statement| statement.starts_with("DO $$"));
+    let mut all = vec![create];
+    if statement.starts_with("CREATE FUNCTION formgate_pairs(") {
+        all.push("DROP INDEX IF EXISTS listed_documents_pairs".to_owned());
     }
-    let mut given = None;
-    for (at, clause) in clauses.iter().enumerate() {
-        let (suffix, definition) = match *clause {
-            "CONSTRAINT" => {
-                given = Some(clauses[at + 1].to_owned());
-                continue;
-            }
-            "UNIQUE" => ("key", format!("UNIQUE ({column})")),
-            "CHECK" => ("check", format!("CHECK {}", clauses[at + 1])),
-            "REFERENCES" => {
-                let is_other = |word: &&str| matches!(*word, "CHECK" | "NOT" | "UNIQUE" | "CONSTRAINT" | "DEFAULT");
-                let end = clauses[at..].iter().position(is_other).map_or(clauses.len(), |end| at + end);
-                ("fkey", format!("FOREIGN KEY ({column}) {}", clauses[at..end].join(" ")))
-            }
-            _ => continue,
-        };
-        let name = given.take().unwrap_or_else(|| format!("{table}_{column}_{suffix}"));
-        objects.push(Object::constraint(table, &name, &definition));
-    }
+    all.extend(settings.map(str::to_owned));
+    all.join(";\n")
 }
 
 /// The statements of a script, without the comments and the semicolons between them.
@@ -247,35 +339,10 @@ fn end(statement: &str) -> usize {
     statement.len()
 }
 
-/// Replaces comments and line breaks with blanks.
-fn without_comments(statement: &str) -> String {
-    let code = |line| str::split_once(line, "--").map_or(line, |(code, _)| code);
-    statement.lines().map(code).collect::<Vec<_>>().join(" ")
-}
-
-/// The parts between separators that are outside of parentheses and texts.
-fn split_outside(text: &str, separator: char) -> Vec<String> {
-    let (mut parts, mut depth, mut quote) = (vec![String::new()], 0, None);
-    for letter in text.trim().chars() {
-        match (quote, letter) {
-            (Some(open), _) if letter == open => quote = None,
-            (Some(_), _) => {}
-            (None, '\'' | '"') => quote = Some(letter),
-            (None, '(') => depth += 1,
-            (None, ')') => depth -= 1,
-            (None, _) if letter == separator && depth == 0 => {
-                parts.push(String::new());
-                continue;
-            }
-            (None, _) => {}
-        }
-        parts.last_mut().expect("there is one").push(letter);
-    }
-    parts
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn find(dialect: Dialect, name: &str) -> &'static Object {
@@ -283,34 +350,46 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_read_as_the_database_reads_it() {
-        let email = find(Dialect::Postgres, "users_email_check");
-        assert_eq!(
-            email.create,
-            "ALTER TABLE users ADD CONSTRAINT users_email_check CHECK (length(email) BETWEEN 1 AND 320)"
-        );
-        let member = find(Dialect::Postgres, "group_members_group_id_fkey");
-        assert!(
-            member.create.ends_with("FOREIGN KEY (group_id) REFERENCES groups ON UPDATE CASCADE ON DELETE CASCADE"),
-            "{}",
-            member.create
-        );
+    fn what_restores_a_part_is_its_definition() {
         let written = find(Dialect::Postgres, "submissions_written");
-        assert_eq!((written.table, written.state.as_str()), ("submissions", "A"));
-        assert!(written.create.ends_with("ALTER TABLE submissions ENABLE ALWAYS TRIGGER submissions_written"));
-        let inserted = find(Dialect::Sqlite, "submissions_inserted");
-        assert!(inserted.state.starts_with("CREATE TRIGGER submissions_inserted AFTER INSERT ON submissions BEGIN"));
-        assert!(inserted.state.ends_with("; END"), "{}", inserted.state);
+        let enable = "ALTER TABLE submissions ENABLE ALWAYS TRIGGER submissions_written";
+        let restoring = |found| written.restoring(found, Dialect::Postgres).expect("a trigger can be restored");
+        let disabled = written.state.replacen('A', "D", 1);
+        assert_eq!(restoring(Some(&disabled)), enable);
+        assert_eq!(restoring(None), format!("{}; {enable}", &written.state[2..]));
+        assert!(
+            restoring(Some("A CREATE TRIGGER other")).starts_with("DROP TRIGGER submissions_written ON submissions; ")
+        );
+        let index = find(Dialect::Postgres, "users_email").restoring(None, Dialect::Postgres);
+        assert_eq!(index.as_deref(), Some("CREATE UNIQUE INDEX users_email ON users USING btree (email_folded)"));
+        let note =
+            find(Dialect::Postgres, "formgate_note_part").restoring(None, Dialect::Postgres).expect("a function");
+        assert!(note.starts_with("CREATE OR REPLACE FUNCTION formgate_note_part() RETURNS trigger"), "{note}");
+        assert!(note.contains("SET search_path"), "{note}");
+        let deleted = find(Dialect::Sqlite, "submissions_inserted");
+        assert!(deleted.state.starts_with("CREATE TRIGGER submissions_inserted AFTER INSERT ON submissions BEGIN"));
+        assert!(deleted.state.ends_with("; END"), "{}", deleted.state);
         assert_eq!(find(Dialect::Sqlite, "audit_log_is_not_updated").table, "audit_log");
     }
 
     #[test]
-    fn both_scripts_have_the_same_tables() {
-        let tables = |dialect| {
-            let tables = expected(dialect).iter().filter(|object| object.kind == ObjectKind::Table);
-            tables.map(|object| object.table).filter(|table| !table.contains("trigram")).collect::<Vec<_>>()
-        };
-        assert_eq!(tables(Dialect::Postgres), tables(Dialect::Sqlite));
-        assert!(tables(Dialect::Postgres).len() > 25);
+    fn every_function_of_the_catalog_is_in_the_script() {
+        let functions = expected(Dialect::Postgres).iter().filter(|object| object.kind == ObjectKind::Function);
+        let lost: Vec<_> = functions.filter(|object| object.statement.is_empty()).map(|object| object.name).collect();
+        assert_eq!(lost, Vec::<&str>::new());
+    }
+
+    #[test]
+    fn both_databases_have_the_same_tables_and_columns() {
+        for kind in [ObjectKind::Table, ObjectKind::Column] {
+            let named = |dialect| {
+                let objects = expected(dialect).iter().filter(|object| object.kind == kind);
+                let named = objects.map(|object| (object.table, object.name));
+                // SQLite's keyword index is a table, and what makes a row the only one is a column.
+                named.filter(|(table, name)| !table.contains("trigram") && *name != "single").collect::<BTreeSet<_>>()
+            };
+            assert_eq!(named(Dialect::Postgres), named(Dialect::Sqlite));
+            assert!(named(Dialect::Postgres).len() > 25);
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! extension `pg_trgm`. Without it, keyword searches read every document and find the same.
 
 use crate::store::StoreError;
-use crate::store::engine::Transaction;
+use crate::store::engine::{PooledConnection, Transaction};
 use crate::store::statement::{Dialect, length_is};
 
 /// The indexes stay if there are documents, or if the table is locked or owned by another role.
@@ -26,17 +26,33 @@ BEGIN
 END
 $$";
 
-/// The operator class is named with the schema of the extension, which need not be on the search path. The trigram index
-/// leaves out long documents; one that was created before it did has them too, and serves the same searches.
+/// Whether there are indexes that serve the searches, whatever their names: `has_pairs` and `has_trigrams`. The trigram index leaves out long documents; one that was created before it did has them too, and serves the same
+/// searches.
+macro_rules! found {
+    () => {
+        "SELECT coalesce(bool_or(definition LIKE '% USING gin (%formgate_pairs(document))%'), false) AS has_pairs, \
+            coalesce(bool_or(definition LIKE '% USING gin (document %gin_trgm_ops)%'), false) AS has_trigrams \
+        FROM (SELECT pg_get_indexdef(indexrelid) AS definition FROM pg_index \
+            WHERE indrelid = to_regclass('listed_documents') AND indisvalid) AS indexes"
+    };
+}
+
+/// The operator class is named with the schema of the extension, which need not be on the search path.
 const CREATE_MISSING: &str = concat!(
     "DO $$
 DECLARE
   extension_schema text;
+  found record;
 BEGIN
-  IF to_regclass('listed_documents_pairs') IS NULL THEN
+  ",
+    found!(),
+    " INTO found;
+  IF NOT found.has_pairs THEN
+    DROP INDEX IF EXISTS listed_documents_pairs;
     CREATE INDEX listed_documents_pairs ON listed_documents USING gin (formgate_pairs(document));
   END IF;
-  IF to_regclass('listed_documents_trigrams') IS NULL THEN
+  IF NOT found.has_trigrams THEN
+    DROP INDEX IF EXISTS listed_documents_trigrams;
     BEGIN
       CREATE EXTENSION IF NOT EXISTS pg_trgm;
     EXCEPTION WHEN insufficient_privilege OR undefined_file OR feature_not_supported THEN
@@ -68,6 +84,28 @@ pub(in crate::store) async fn drop_if_empty(transaction: &mut Transaction) -> Re
 /// Creates the indexes that are missing.
 pub(in crate::store) async fn create_missing(transaction: &mut Transaction) -> Result<(), StoreError> {
     run(transaction, CREATE_MISSING).await
+}
+
+/// The keyword indexes of Postgres.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) struct KeywordIndexes {
+    pub(in crate::store) has_pairs: bool,
+    pub(in crate::store) has_trigrams: bool,
+    /// Whether the trigram index can be created: the database has the extension, and the role may use its schema.
+    pub(in crate::store) has_extension: bool,
+}
+
+/// Which indexes a database on Postgres has.
+pub(in crate::store) async fn find(reader: &mut PooledConnection) -> Result<KeywordIndexes, StoreError> {
+    let mut sql = reader.sql();
+    sql.push(concat!(
+        "SELECT has_pairs, has_trigrams, EXISTS (SELECT FROM pg_extension \
+            WHERE extname = 'pg_trgm' AND has_schema_privilege(extnamespace, 'USAGE')) FROM (",
+        found!(),
+        ") AS found"
+    ));
+    let row = reader.fetch_one(sql).await?;
+    Ok(KeywordIndexes { has_pairs: row.get(0)?, has_trigrams: row.get(1)?, has_extension: row.get(2)? })
 }
 
 async fn run(transaction: &mut Transaction, statement: &'static str) -> Result<(), StoreError> {

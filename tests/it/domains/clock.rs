@@ -13,7 +13,7 @@ use crate::support::fixture::on_both_databases;
 
 const HOUR: Duration = Duration::from_hours(1);
 
-async fn open(url: &str) -> Registry {
+pub(super) async fn open(url: &str) -> Registry {
     Registry::open(&DatabaseLocation::parse(url, "/".as_ref()).unwrap()).await.unwrap()
 }
 

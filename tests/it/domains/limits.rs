@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use formgate::domains::Reason;
-use formgate::store::registry::DomainState;
+use formgate::store::registry::{Budget, DomainState};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
@@ -30,6 +30,21 @@ on_both_databases! {
             scene.goes_live(host).await;
         }
         assert_eq!((scene.proxy.orders(), second.orders()), (4, 3), "a fifth of the first is kept for renewals");
+    }
+
+    async fn an_order_without_a_certificate_uses_nothing_of_the_budgets_of_certificates(engine: Engine) {
+        let limits = "certificates_per_host_per_week = 1\ncertificates_per_domain_per_week = 1";
+        let scene = Scene::new(engine).await.authority(limits);
+        scene.proxy.break_next(2, Kind::NewOrder, Fault::limit("1"));
+        let _node = scene.start(0);
+        scene.goes_live(scene.host()).await;
+        assert_eq!((scene.proxy.count(Kind::NewOrder), scene.proxy.orders()), (3, 1));
+        let registry = scene.registry().await;
+        let name = format!("host pebble {}", scene.host());
+        let period = Duration::from_hours(7 * 24);
+        let budget = Budget { name, capacity: 1, period, reserve: 0, account: None };
+        assert_eq!(registry.budget_left(&budget).await.unwrap().0, 0, "one certificate was issued");
+        registry.close().await;
     }
 
     async fn an_account_that_orders_much_leaves_orders_to_others(engine: Engine) {

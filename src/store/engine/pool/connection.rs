@@ -9,7 +9,7 @@ mod transaction;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, SqlSafeStr};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
@@ -220,7 +220,7 @@ impl PooledConnection {
     }
 
     /// Runs statements without values, in the open transaction if there is one.
-    pub(in crate::store) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
+    pub(in crate::store) async fn command(&mut self, text: impl SqlSafeStr) -> Result<(), sqlx::Error> {
         let began = Instant::now();
         let limit = self.start_statement();
         let outcome = timed(limit, self.session().command(text)).await;

@@ -73,7 +73,19 @@ CREATE TABLE registry_nodes (
   seal_keys text, -- a JSON array of the ids of its keys, first the one that seals
   beat text NOT NULL, -- what the node wrote last; another value shows that the registry was restored
   started_at timestamptz NOT NULL,
-  seen_at timestamptz NOT NULL
+  seen_at timestamptz NOT NULL,
+  unable text, -- a JSON array of the tenants that it can't look after; NULL: it looks after none
+  unable_mark text -- another one whenever that changes
+);
+
+-- Which tenants have subscriptions, for nodes that start: without it they would have to open every database. Each row is as
+-- it was when its number was taken; one that is TRUE without a subscription costs little, so it is set first and cleared late.
+CREATE TABLE registry_subscribed (
+  slug text PRIMARY KEY,
+  place text NOT NULL, -- a hash of where the database is: with another one, nothing is known
+  is_subscribed boolean NOT NULL,
+  number bigint NOT NULL UNIQUE, -- in the order of the commits
+  changed_at timestamptz NOT NULL
 );
 
 -- Tokens of the operator API. A token is stored nowhere: digest is its SHA-256, and prefix is its beginning, to recognize it
