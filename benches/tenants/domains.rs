@@ -77,7 +77,7 @@ async fn fill(world: &World) -> anyhow::Result<()> {
         });
     }
     for some in certificates.chunks(500) {
-        registry.copy_certificates(some, false).await?;
+        registry.copy_certificates(some).await?;
     }
     // In steps, as a node takes them.
     loop {

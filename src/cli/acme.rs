@@ -151,7 +151,7 @@ fn in_words(authority: &str, plan: &Plan, days: u64) -> String {
     let Plan { hosts, renewals_a_day, orders_a_day, exempts_renewals, first_issue } = plan;
     let first = first_issue.as_secs().div_ceil(3600);
     let verdict = match (exempts_renewals, plan.is_possible()) {
-        (true, _) => "and counts no renewal that names the certificate which it replaces: enough",
+        (true, _) => "enough: renewals that name the certificate which they replace count against none of them",
         (false, true) => "enough",
         (false, false) => "not enough: ask the authority for more, or choose certificates that are valid for longer",
     };
