@@ -11,7 +11,7 @@ use anyhow::Context;
 use crate::process::{Process, START_LIMIT, bound_to_us, checked, is_root};
 
 /// No autovacuum, which would come and go between turns: what is loaded is vacuumed at once.
-const SETTINGS: [&str; 11] = [
+const SETTINGS: [&str; 12] = [
     "unix_socket_directories=",
     "shared_buffers=2GB",
     "work_mem=32MB",
@@ -23,6 +23,7 @@ const SETTINGS: [&str; 11] = [
     "max_parallel_workers_per_gather=0",
     "autovacuum=off",
     "jit=off",
+    "max_connections=300",
 ];
 
 /// A running server.

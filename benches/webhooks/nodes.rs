@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,7 @@ pub(crate) async fn measure(server: &Postgres, arguments: &Arguments) -> anyhow:
         nodes = start(&world, count).await?;
         let after_restart = lateness(&world, &receiver, accounts, &mut next).await?;
         until_divided(&nodes, accounts).await?;
-        let mut killed = nodes.remove(0);
+        let killed = nodes.remove(0);
         killed.process.signal("KILL")?;
         let after_kill = lateness(&world, &receiver, accounts, &mut next).await?;
         until_divided(&nodes, accounts).await?;
@@ -116,7 +116,7 @@ async fn start(world: &World, count: usize) -> anyhow::Result<Vec<Member>> {
         command.stdout(Stdio::null()).stderr(fs::File::create(&log)?);
         starting.push((Process::start(command, "TERM")?, log));
     }
-    let listening = |(mut process, log): (Process, std::path::PathBuf)| {
+    let listening = |(mut process, log): (Process, PathBuf)| -> anyhow::Result<Member> {
         let operator = process.until(START_LIMIT, || address(&log).ok())?;
         Ok(Member { process, operator })
     };
