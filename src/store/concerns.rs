@@ -2,8 +2,8 @@
 
 use super::engine::{PG_TRGM, PUBLICATION, ROW_SECURITY};
 use super::schema::{SchemaDifference, SchemaDifferences};
-use super::statement::Dialect;
 use super::settle::keyword_indexes;
+use super::statement::Dialect;
 use super::{Store, StoreError, schema};
 
 /// Something that needs attention.

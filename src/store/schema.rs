@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use sha2::{Digest, Sha384};
 use sqlx::migrate::MigrateError;
 
-pub(super) use self::differences::{SchemaDifference, differences};
 pub use self::catalog::read_catalog;
+pub(super) use self::differences::{SchemaDifference, differences};
 pub use self::differences::{SchemaDifferences, SchemaRepair, repair_schema};
 pub use self::orphans::{Orphans, count_orphans};
 use super::StoreError;

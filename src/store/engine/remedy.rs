@@ -85,7 +85,9 @@ fn of_driver(error: &sqlx::Error, location: &DatabaseLocation, slug: &str) -> St
     }
     match error {
         _ if is_row_security(error) => ROW_SECURITY.to_owned(),
-        _ if is_publication(error) => format!("run `formgate reindex --tenant {slug}`; if that does not help, {PUBLICATION}"),
+        _ if is_publication(error) => {
+            format!("run `formgate reindex --tenant {slug}`; if that does not help, {PUBLICATION}")
+        }
         sqlx::Error::Database(database) => {
             let known = database.try_downcast_ref().and_then(|error| of_postgres(error, slug));
             known.unwrap_or_else(|| otherwise(slug))
@@ -97,7 +99,9 @@ fn of_driver(error: &sqlx::Error, location: &DatabaseLocation, slug: &str) -> St
             )
         }
         sqlx::Error::RowNotFound => {
-            format!("the database has lost rows that `formgate migrate` wrote: run `formgate reindex --tenant {slug}`, or restore a backup")
+            format!(
+                "the database has lost rows that `formgate migrate` wrote: run `formgate reindex --tenant {slug}`, or restore a backup"
+            )
         }
         _ => otherwise(slug),
     }

@@ -127,7 +127,9 @@ pub async fn read_catalog(location: &DatabaseLocation) -> Result<String, StoreEr
     database.close().await;
     let mut found = found?;
     // formgate creates the keyword indexes when it fills the table: src/store/settle/keyword_indexes.rs.
-    found.retain(|found| !(found.kind == ObjectKind::Index && found.table == "listed_documents" && found.state.contains(" gin ")));
+    found.retain(|found| {
+        !(found.kind == ObjectKind::Index && found.table == "listed_documents" && found.state.contains(" gin "))
+    });
     found.sort_by(|one, other| (one.kind, &one.table, &one.name).cmp(&(other.kind, &other.table, &other.name)));
     let line = |Found { kind, table, name, state }| format!("{}\t{table}\t{name}\t{state}\n", kind.name());
     Ok(found.into_iter().map(line).collect())

@@ -162,7 +162,9 @@ impl fmt::Display for SchemaDifference {
             (ObjectKind::Trigger, Some(found)) if found.get(2..) == wanted.get(2..) && found.starts_with("R ") => {
                 write!(f, "{what} fires for replicated rows only")
             }
-            (_, Some(found)) if found.strip_suffix(" NOT VALID") == Some(wanted) => write!(f, "{what} is not validated"),
+            (_, Some(found)) if found.strip_suffix(" NOT VALID") == Some(wanted) => {
+                write!(f, "{what} is not validated")
+            }
             (_, Some("invalid")) => write!(f, "{what} is invalid"),
             (_, Some(_)) => write!(f, "{what} was altered"),
         }

@@ -203,7 +203,9 @@ impl Object {
         match self.kind {
             ObjectKind::ReplicaIdentity => state != "NOTHING",
             // A trigger that fires always does not fire less.
-            ObjectKind::Trigger if state.starts_with("A ") && self.state.starts_with("O ") => state[2..] == self.state[2..],
+            ObjectKind::Trigger if state.starts_with("A ") && self.state.starts_with("O ") => {
+                state[2..] == self.state[2..]
+            }
             _ => state == self.state,
         }
     }
@@ -213,7 +215,8 @@ impl Object {
     pub(super) fn restoring(&self, found: Option<&str>, dialect: Dialect) -> Option<String> {
         let Self { kind, table, name, state, statement } = self;
         let column = format!("ALTER TABLE {table} ALTER COLUMN {name}");
-        let after_drop = |drop: String, create: String| if found.is_some() { format!("{drop}; {create}") } else { create };
+        let after_drop =
+            |drop: String, create: String| if found.is_some() { format!("{drop}; {create}") } else { create };
         Some(match (kind, dialect) {
             (ObjectKind::Table | ObjectKind::Column, Dialect::Sqlite) => return None,
             (ObjectKind::Index, Dialect::Sqlite) => after_drop(format!("DROP INDEX {name}"), (*statement).to_owned()),
@@ -246,17 +249,18 @@ impl Object {
                 format!("ALTER TABLE {table} DROP CONSTRAINT {name}"),
                 format!("ALTER TABLE {table} ADD {state}"),
             ),
-            (ObjectKind::Constraint, _) if found.is_some_and(|found| found.strip_suffix(" NOT VALID") == Some(state)) => {
+            (ObjectKind::Constraint, _)
+                if found.is_some_and(|found| found.strip_suffix(" NOT VALID") == Some(state)) =>
+            {
                 format!("ALTER TABLE {table} VALIDATE CONSTRAINT {name}")
             }
             (ObjectKind::Constraint, _) => after_drop(
                 format!("ALTER TABLE {table} DROP CONSTRAINT {name}"),
                 format!("ALTER TABLE {table} ADD CONSTRAINT {name} {state}"),
             ),
-            (ObjectKind::Index, _) => after_drop(
-                format!("DROP INDEX {name}"),
-                state.replacen("INDEX ON ", &format!("INDEX {name} ON "), 1),
-            ),
+            (ObjectKind::Index, _) => {
+                after_drop(format!("DROP INDEX {name}"), state.replacen("INDEX ON ", &format!("INDEX {name} ON "), 1))
+            }
             (ObjectKind::Trigger, _) => {
                 let (mode, definition) = state.split_at(2);
                 let mode = if mode == "A " { "ENABLE ALWAYS" } else { "ENABLE" };
@@ -353,10 +357,13 @@ mod tests {
         let disabled = written.state.replacen('A', "D", 1);
         assert_eq!(restoring(Some(&disabled)), enable);
         assert_eq!(restoring(None), format!("{}; {enable}", &written.state[2..]));
-        assert!(restoring(Some("A CREATE TRIGGER other")).starts_with("DROP TRIGGER submissions_written ON submissions; "));
+        assert!(
+            restoring(Some("A CREATE TRIGGER other")).starts_with("DROP TRIGGER submissions_written ON submissions; ")
+        );
         let index = find(Dialect::Postgres, "users_email").restoring(None, Dialect::Postgres);
         assert_eq!(index.as_deref(), Some("CREATE UNIQUE INDEX users_email ON users USING btree (email_folded)"));
-        let note = find(Dialect::Postgres, "formgate_note_part").restoring(None, Dialect::Postgres).expect("a function");
+        let note =
+            find(Dialect::Postgres, "formgate_note_part").restoring(None, Dialect::Postgres).expect("a function");
         assert!(note.starts_with("CREATE OR REPLACE FUNCTION formgate_note_part() RETURNS trigger"), "{note}");
         assert!(note.contains("SET search_path"), "{note}");
         let deleted = find(Dialect::Sqlite, "submissions_inserted");
