@@ -29,7 +29,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
+use rustix::process::Signal;
 use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
 
 use self::output::print_stderr;
 use crate::config::{Config, Problems, TenantConfig};
@@ -37,7 +39,7 @@ use crate::gateway::StartError;
 use crate::rights;
 use crate::store::registry::registry_remedy;
 use crate::store::{self, Actor, Store, StoreError, with_causes};
-use crate::telemetry::{DefaultLog, Telemetry};
+use crate::telemetry::{self, DefaultLog, Telemetry};
 
 /// A multi-tenant gateway that serves each account's forms and submissions from its own database.
 #[derive(Debug, Parser)]
@@ -196,6 +198,7 @@ fn report(error: &anyhow::Error) -> String {
 /// Runs a command and returns its exit code. Wrong usage never gets here: clap exits with 2.
 #[must_use]
 pub fn run(arguments: Arguments) -> ExitCode {
+    let serves = matches!(arguments.command, Command::Serve(_) | Command::Demo(_));
     let outcome = match arguments.command {
         Command::Serve(command) => serve::run(&command),
         Command::Demo(command) => on_runtime(None, DefaultLog::Serving, demo::run(&command)),
@@ -216,13 +219,14 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Nodes(command) => on_runtime(None, DefaultLog::Command, registry::run_nodes(&command)),
         Command::Token(command) => on_runtime(None, DefaultLog::Command, token::run(&command)),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            print_stderr(&report(&error));
-            ExitCode::FAILURE
-        }
+    match &outcome {
+        // A supervisor that does not read must still see the end of the process.
+        Ok(()) if serves => telemetry::flush(),
+        Err(error) if serves => telemetry::write_last(&report(error)),
+        Ok(()) => {}
+        Err(error) => print_stderr(&report(error)),
     }
+    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Runs a command with log and traces set up, on a runtime with this many worker threads, or one for each processor.
@@ -233,6 +237,8 @@ fn on_runtime(threads: Option<usize>, log: DefaultLog, command: impl Future<Outp
     }
     let runtime = runtime.enable_all().build().context("can't start the worker threads")?;
     let outcome = runtime.block_on(async {
+        // From now on a limit of file size fails the write (EFBIG), and does not end the process.
+        let _handled = signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).context("can't handle SIGXFSZ")?;
         let telemetry = Telemetry::set_up(log);
         let outcome = command.await;
         telemetry.end().await;

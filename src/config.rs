@@ -29,6 +29,7 @@ mod limits;
 mod listen;
 mod oidc;
 mod operator;
+mod places;
 mod problem;
 mod redis;
 pub mod registered;
@@ -59,11 +60,13 @@ pub use self::administration::{AdministrationConfig, Language};
 use self::context::LoadContext;
 pub use self::domains::DomainsConfig;
 pub use self::drill::Mode;
+use self::gateway::GatewayTable;
 pub use self::include::Sources;
 pub use self::limits::{ConnectionLimits, Limits, RequestLimits};
 pub use self::listen::{ListenConfig, ListenProtocol};
 pub use self::oidc::OidcConfig;
 pub use self::operator::{OperatorAddress, OperatorConfig, RegistryConfig};
+use self::places::Places;
 pub use self::problem::{Problem, Problems, TenantOrigin};
 pub use self::redis::{OnRedisFailure, RedisConfig, RedisTarget};
 pub use self::registered::RegisteredTenant;
@@ -181,6 +184,7 @@ pub struct Examination {
     pub sources: Sources,
     redis: Option<SourceSpan>,
     registry: Option<SourceSpan>,
+    places: Places,
     read_at: SystemTime,
 }
 
@@ -192,20 +196,32 @@ impl Examination {
         if certificates == CertificateChecks::Run {
             coverage::check(files.gateway.as_ref(), &files.tenants, context);
         }
+        if let Some(registry) = files.gateway.as_ref().and_then(GatewayTable::registry_config) {
+            unique::check_own(registry, &files.tenants, context);
+        }
         let redis = files.gateway.as_ref().and_then(|gateway| gateway.redis.clone());
         let registry = files.gateway.as_ref().and_then(|gateway| gateway.registry.clone());
-        let gateway = files.gateway.and_then(|gateway| gateway.config);
+        let (gateway, places) = files.gateway.map(|gateway| (gateway.config, gateway.places)).unwrap_or_default();
         let mut tenants = Vec::with_capacity(files.tenants.len());
         tenants.extend(files.tenants.into_iter().filter_map(LoadedTenant::into_config));
         let folders = WatchedFolders::of(files.folders, gateway.as_ref(), &tenants);
-        let (problems, sources, warnings) = (context.take_problems(), files.sources, files.warnings);
-        Self { gateway, tenants, problems, warnings, folders, sources, redis, registry, read_at }
+        let (sources, mut warnings) = (files.sources, files.warnings);
+        let (further, problems) = context.take_problems().into_iter().partition(Problem::is_warning);
+        warnings.extend::<Vec<_>>(further);
+        Self { gateway, tenants, problems, warnings, folders, sources, redis, registry, places, read_at }
     }
 
     /// A fault of the configured Redis. The report points at the key and does not show its value.
     #[must_use]
     pub fn redis_problem(&self, title: impl Into<String>) -> Option<Problem> {
         self.redis.as_ref().map(|span| Problem::at(span, title))
+    }
+
+    /// What would keep a node from using the addresses and folders that the configuration names, and warnings about them.
+    /// Looks at the system.
+    #[must_use]
+    pub fn place_problems(&self) -> Vec<Problem> {
+        self.places.problems()
     }
 
     /// A fault of the registry. The report points at the key and does not show its value.
@@ -219,7 +235,7 @@ impl Examination {
     /// # Errors
     /// Every fault, in file order.
     pub fn into_config(self) -> Result<Config, Problems> {
-        let Self { gateway, tenants, problems, warnings, folders, sources, redis: _, registry: _, read_at } = self;
+        let Self { gateway, tenants, problems, warnings, folders, sources, read_at, .. } = self;
         Problems::none_of(problems)?;
         let gateway = gateway.expect("without a fault, the gateway's table is whole");
         let warnings = warnings.iter().map(ToString::to_string).collect();

@@ -16,7 +16,7 @@
 //! - [`AccountDomains`]: what the administrators of an account see and may do; `told` is what they read of a reason.
 //! - `challenges` answers the authorities, on any node.
 //! - `resealing` is for a change of `seal_keys`; `stored_keys` finds keys that are missing there, and
-//!   `unopenable` reports it on a running node.
+//!   `unopenable` reports it on a running node. `trouble` is why the work can't be done at all.
 //!
 //! A look that could not ask changes no state. A certificate is never obtained inside a handshake.
 
@@ -39,6 +39,7 @@ mod resealing;
 mod schedule;
 mod stored_keys;
 mod told;
+mod trouble;
 mod unopenable;
 mod worker;
 
@@ -55,6 +56,7 @@ use tokio::sync::{Notify, OnceCell};
 
 use self::authorities::Breakers;
 use self::challenges::TlsAlpnAnswers;
+use self::trouble::Trouble;
 use self::unopenable::Unopenable;
 use crate::acme::{AccountKey, Acme};
 use crate::config::{AcmeConfig, DomainsConfig};
@@ -99,6 +101,8 @@ pub struct Domains {
     unasked: AtomicU64,
     /// What `seal_keys` does not open.
     unopened: ArcSwap<Unopenable>,
+    /// Why this node can't do its work on domains.
+    trouble: Trouble,
     /// Something was changed here: look for rows that are due.
     changed: Notify,
     metrics: DomainMetrics,
@@ -154,6 +158,7 @@ impl Domains {
             failing: ArcSwap::default(),
             unasked: AtomicU64::new(0),
             unopened: ArcSwap::default(),
+            trouble: Trouble::default(),
             changed: Notify::new(),
             metrics,
         }
@@ -176,6 +181,12 @@ impl Domains {
     #[must_use]
     pub fn unopened_account(&self) -> Option<String> {
         self.unopened.load().account.clone()
+    }
+
+    /// Why this node can't look after domains, renew certificates and the like.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.cause()
     }
 
     /// How many domains there are for which DNS can't be asked.

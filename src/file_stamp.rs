@@ -5,6 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
+use crate::regular_file;
+
 /// The state of a file; equal for two times between which it was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FileStamp {
@@ -27,9 +29,14 @@ impl From<&Metadata> for FileStamp {
 }
 
 impl FileStamp {
-    /// The current state; `None` if the metadata can't be read.
+    /// The current state; `None` if the metadata can't be read, or not in time.
     pub(crate) fn of(path: &Path) -> Option<Self> {
-        path.metadata().ok().map(|data| Self::from(&data))
+        regular_file::metadata(path).ok().map(|data| Self::from(&data))
+    }
+
+    /// The same for a file that is looked at again and again.
+    pub(crate) fn often_of(path: &Path) -> Option<Self> {
+        regular_file::metadata_often(path).ok().map(|data| Self::from(&data))
     }
 
     /// Whether both are of one file, under any name.

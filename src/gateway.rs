@@ -15,6 +15,7 @@ mod reload;
 mod tasks;
 mod watch;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -54,7 +55,9 @@ use crate::store::Connections;
 use crate::systemd::{InheritedSockets, SocketActivationError};
 use crate::tenant::last_used::{self, Due};
 use crate::tenant::usage::minutes::{PublishMinutes, SharedMinutes};
-use crate::tenant::{Directory, NoticedWrites, SubscriptionChanges, TokenChanges, TokenVerifier};
+use crate::tenant::{
+    DatabaseServers, Directory, NoticedWrites, SubscriptionChanges, SubscriptionLedger, TokenChanges, TokenVerifier,
+};
 use crate::webhooks::Webhooks;
 use databases::Databases;
 pub use descriptors::{DescriptorShare, raise_limit};
@@ -110,12 +113,13 @@ pub struct Running {
     draining: Arc<AtomicBool>,
     last_used: AbortOnDropHandle<()>,
     databases: Arc<Databases>,
-    /// The delivery of webhooks, and its task.
-    webhooks: Option<(Webhooks, AbortOnDropHandle<()>)>,
+    /// The delivery of webhooks, and its tasks.
+    webhooks: Option<(Webhooks, Vec<AbortOnDropHandle<()>>)>,
     /// Following the registry, and its task.
     following: Option<(Arc<Following>, AbortOnDropHandle<()>)>,
     /// The `[gateway]` table that is served.
     config: Arc<ArcSwap<GatewayConfig>>,
+    servers: DatabaseServers,
     operator: Vec<AbortOnDropHandle<()>>,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
@@ -145,9 +149,10 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let directory = Arc::new(ArcSwap::from_pointee(directory));
     let certificates = config.gateway.acme.as_ref().map(|acme| acme.seals.clone()).unwrap_or_default();
     let seals = RegistrySeals { texts: &config.gateway.webhooks.seals, certificates: &certificates };
+    let (servers, announced_servers) = DatabaseServers::channel();
     let following = config.gateway.registry.as_ref().zip(registered).map(|(registry, (node, loaded))| {
-        let (files, directory) = (&config.tenants, Arc::clone(&directory));
-        Arc::new(Following::new(registry, loaded, files, directory, node, seals, &metrics))
+        let (files, served) = (&config.tenants, (Arc::clone(&directory), servers.clone()));
+        Arc::new(Following::new(registry, loaded, files, served, node, seals, &metrics))
     });
     if let Some(following) = &following {
         following.begin_with_certificates().await;
@@ -178,7 +183,8 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
             metrics.gate.clone(),
         ),
     };
-    let (subscription_changes, announced) = SubscriptionChanges::channel();
+    let ledger = following.clone().map(|following| following as Arc<dyn SubscriptionLedger>);
+    let (subscription_changes, announced) = SubscriptionChanges::channel(ledger);
     let noticed_writes = Arc::<NoticedWrites>::default();
     let targets = Arc::new(Guard::new(config.gateway.webhooks.requests.allowed.clone()));
     let receivers = Arc::new(Client::new(&webhooks.requests, Arc::clone(&targets)));
@@ -224,10 +230,11 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let operator_addresses: Vec<_> = operator_listeners.iter().filter_map(OperatorListener::tcp).collect();
     let draining = Arc::new(AtomicBool::new(false));
     let webhooks = webhooks.enabled.then(|| {
-        let directory = Arc::clone(&directory);
-        Webhooks::new(&webhooks, receivers, directory, noticed_writes, metrics.webhooks.clone())
+        let (directory, following) = (Arc::clone(&directory), following.clone());
+        Webhooks::new(&webhooks, receivers, directory, following, noticed_writes, metrics.webhooks.clone())
     });
-    let databases = Databases::new(Arc::clone(&directory), webhooks.clone(), metrics.database.clone());
+    let databases =
+        Databases::new(Arc::clone(&directory), following.clone(), webhooks.clone(), metrics.database.clone());
     let databases = Arc::new(databases);
     let parts = ReadinessParts {
         pipeline: Arc::clone(&pipeline),
@@ -245,16 +252,25 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         directory: Arc::clone(&directory),
         shared: config.gateway.shared_services(),
         listeners: admin.iter().map(|(address, _)| *address).chain(operator_addresses).collect(),
+        announced: announced_servers,
+        new: BTreeSet::new(),
+        known: BTreeSet::new(),
+        looked_up_at: None,
     };
     let last_used = background::start(WriteLastUsed(directory), tasks);
-    let webhooks = webhooks.map(|webhooks| {
-        let task = background::start(webhooks.watch(announced), tasks);
-        (webhooks, task)
-    });
     // Nothing can fail any more, so that no row of a node that never ran is waited for; and nothing is accepted yet.
     if let Some(following) = &following {
+        if webhooks.is_some() {
+            following.keepers().begin();
+        }
         following.join().await;
     }
+    // Once it is known which tenants this node looks after.
+    let webhooks = webhooks.map(|webhooks| {
+        let tasks =
+            vec![background::start(webhooks.watch(announced), tasks), background::start(webhooks.survey(), tasks)];
+        (webhooks, tasks)
+    });
     let following = following.map(|following| {
         let task = background::start(FollowRegistry(Arc::clone(&following)), tasks);
         (following, task)
@@ -298,6 +314,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         webhooks,
         following,
         config: served_config,
+        servers,
         operator,
         _tasks: started,
         databases,
@@ -351,6 +368,7 @@ impl Running {
             Arc::clone(&self.databases),
             following,
             Arc::clone(&self.config),
+            self.servers.clone(),
         )
     }
 
@@ -358,6 +376,9 @@ impl Running {
     /// answered.
     pub async fn stop(self, stop_now: impl Future<Output = ()>) -> Drained {
         self.draining.store(true, Ordering::Relaxed);
+        if let Some((following, _)) = &self.following {
+            following.leave_tenants();
+        }
         let stop_now = pin!(stop_now);
         let mut stop_now = stop_now.shared();
         if !self.shutdown_delay.is_zero() {
@@ -375,12 +396,12 @@ impl Running {
             }
         };
         let end_webhooks = async {
-            let Some((webhooks, task)) = self.webhooks else { return };
+            let Some((webhooks, tasks)) = self.webhooks else { return };
             tokio::select! {
                 () = stop_now.clone() => {}
                 () = webhooks.stop() => {}
             }
-            drop(task);
+            drop(tasks);
         };
         let (drained, ()) = tokio::join!(self.serving.drain(deadline), end_webhooks);
         drop(self.operator);

@@ -46,7 +46,8 @@
 //! acme
 //! dns
 //! background, memory, outbound
-//! deadline, file_stamp, host, metrics, owner_only, rare, regular_file, rights, seal, shares, shown_text, systemd, telemetry
+//! deadline, file_stamp, host, owner_only, rare, rights, seal, shares, shown_text, systemd, telemetry
+//! metrics, regular_file
 //! ```
 //!
 //! So `store` and `quota` know no HTTP, `api` knows no sockets, and only `store` names a database.

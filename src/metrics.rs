@@ -8,6 +8,7 @@ mod database;
 mod domains;
 mod edge;
 mod gate;
+mod log;
 #[cfg(target_os = "linux")]
 mod process;
 mod redis;
@@ -28,6 +29,7 @@ pub use self::database::{DatabaseFailure, DatabaseMetrics};
 pub use self::domains::DomainMetrics;
 pub use self::edge::EdgeMetrics;
 pub use self::gate::GateMetrics;
+pub use self::log::dropped_log_lines;
 pub use self::redis::RedisMetrics;
 use self::register::{Registrar, init_series};
 pub use self::registry::RegistryMetrics;
@@ -90,6 +92,7 @@ impl Metrics {
         let registrar = Registrar(&registered);
         let build = registrar.gauges("formgate_build_info", "The version that runs, as a label of a 1.", &["version"]);
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        registered.register(Box::new(dropped_log_lines().clone())).expect("each name is registered once");
         #[cfg(target_os = "linux")]
         registered.register(Box::new(process::Process::new())).expect("each name is registered once");
         let reloads =

@@ -91,7 +91,7 @@ pub enum OidcError {
     #[error("the claim `{claim}` {}", if *is_present {
         "has no value that gives a role"
     } else if claim == "email" {
-        "is missing, or `email_verified` is not true"
+        "is missing, or not verified: `email_verified` is not true"
     } else {
         "is missing"
     })]
@@ -131,6 +131,12 @@ const ERROR_CODES: [&str; 20] = [
     "unsupported_grant_type",
     "unsupported_response_type",
 ];
+
+/// A document without the byte order mark that some servers put before JSON, and that its readers may skip (RFC 8259,
+/// section 8.1).
+fn without_mark(body: &[u8]) -> &[u8] {
+    body.strip_prefix("\u{FEFF}".as_bytes()).unwrap_or(body)
+}
 
 fn known_code(code: &str) -> Option<&'static str> {
     ERROR_CODES.into_iter().find(|known| *known == code)

@@ -25,6 +25,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{Method, request};
+use tokio::time::{Instant, sleep};
 
 use self::refusal::OperatorRefusal;
 use self::routes::{PathParameters, Route};
@@ -53,6 +54,13 @@ pub const WAITS_OF_A_CALLER: usize = 16;
 ///
 /// Larger: calls that wait lock the others out. Smaller: fewer callers can wait.
 pub const WAITS: usize = 48;
+
+/// How long a call waits for its share before it uses the database of a tenant, and how often it looks.
+///
+/// Larger: calls that wait for one hold the connections of other callers for longer. Smaller: of many accounts that sign up at
+/// once, some are refused although each takes a moment only.
+const SHARE_WAIT: Duration = Duration::from_secs(2);
+const SHARE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The operator API of one node.
 #[derive(Debug)]
@@ -172,5 +180,23 @@ impl Call<'_> {
     fn begin_to_wait(&self, wait: Duration) -> (Duration, Option<Share<'_>>) {
         let share = (!wait.is_zero()).then(|| self.api.waits.begin(&self.caller.name)).flatten();
         (if share.is_some() { wait } else { Duration::ZERO }, share)
+    }
+
+    /// The share of the waiting calls of one that uses the database of a tenant, which may hang. Waits for a moment until
+    /// there is room.
+    ///
+    /// # Errors
+    /// [`OperatorRefusal::TooManyWait`].
+    async fn begin_to_use_database(&self) -> Result<Share<'_>, OperatorRefusal> {
+        let deadline = Instant::now() + SHARE_WAIT;
+        loop {
+            if let Some(share) = self.api.waits.begin(&self.caller.name) {
+                return Ok(share);
+            }
+            if Instant::now() >= deadline {
+                return Err(OperatorRefusal::TooManyWait);
+            }
+            sleep(SHARE_INTERVAL).await;
+        }
     }
 }

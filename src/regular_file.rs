@@ -1,22 +1,25 @@
-//! Reads files whose paths come from a configuration or a caller of the operator API.
+//! Reads files whose paths come from a configuration or a caller of the operator API, and asks about them.
 //!
 //! Such a path may lead to a named pipe, a device, a file of any size, or a file system that does not answer. So only regular
 //! files are read, up to a limit, and for at most [`TIME_LIMIT`]: a file of one tenant never holds up a reload, a caller or
 //! the end of the process.
 //!
-//! A system call that hangs can't be interrupted. So a thread of its own reads, and is left behind when the time is up. Other
-//! files of the folder are then refused at once until that thread is done: a folder that hangs costs one wait and few threads.
+//! A system call that hangs can't be interrupted, and `stat` hangs as `read` does. So a thread of its own makes the call, and
+//! is left behind when the time is up. Other files of the folder are then refused at once until that thread is done: a folder
+//! that hangs costs one wait and few threads. Files that are looked at with each request are asked about without such a
+//! thread where their file system is one of this machine ([`metadata_often`]).
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// The largest PEM file, in bytes.
 ///
@@ -33,6 +36,21 @@ pub(crate) const MAX_TENANTS: u64 = 64 * 1024 * 1024;
 /// Larger: a file system that does not answer delays reloads and callers for longer. Smaller: files on slow disks are refused.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long a file is waited for before other tasks are given to another thread.
+///
+/// Larger: a file system that does not answer holds up other requests. Smaller: each slow file costs a thread's change.
+const SOON: Duration = Duration::from_millis(2);
+
+/// How long the search of a folder may take.
+///
+/// Larger: a file system that does not answer delays reloads for longer. Smaller: folders with very many files are refused.
+const SEARCH_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long it is remembered of which kind a file system is.
+///
+/// Larger: one that is mounted over another one is noticed later. Smaller: more calls from thread to thread.
+const LOCAL_LIFETIME: Duration = Duration::from_secs(60);
+
 /// How long a thread waits for another file.
 ///
 /// Larger: threads that read nothing stay for longer. Smaller: a configuration of many files starts threads again and again.
@@ -43,12 +61,117 @@ const IDLE_LIMIT: Duration = Duration::from_secs(1);
 /// # Errors
 /// The system's, or a description of what is not as it should be; neither contains the path.
 pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    read_within(path, limit, TIME_LIMIT, read_here)
+    ask(path, move |path| read_here(path, limit))
 }
 
 /// Fails as [`read`] would for what is no regular file or too large.
 pub(crate) fn check(path: &Path, limit: u64) -> io::Result<()> {
-    open(path, limit).map(drop)
+    ask(path, move |path| open(path, limit).map(drop))
+}
+
+/// The metadata of what is at a path, links followed. Blocks for at most [`TIME_LIMIT`].
+pub(crate) fn metadata(path: &Path) -> io::Result<Metadata> {
+    ask(path, Path::metadata)
+}
+
+/// The metadata of a folder, or of what may be one. If it hangs, other files of the folder around it do not.
+pub(crate) fn metadata_of_folder(folder: &Path) -> io::Result<Metadata> {
+    let own = folder.to_owned();
+    ask(&folder.join("*"), move |_| own.metadata())
+}
+
+/// Whether something is at a path. Blocks for at most [`TIME_LIMIT`].
+pub(crate) fn exists(path: &Path) -> bool {
+    metadata(path).is_ok()
+}
+
+/// What a call of the system returns about a path. Blocks for at most [`TIME_LIMIT`].
+///
+/// # Errors
+/// Those of the call; [`ErrorKind::TimedOut`].
+pub(crate) fn ask<T: Send + 'static>(
+    path: &Path,
+    call: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    ask_within(path, TIME_LIMIT, call)
+}
+
+/// What a search of a folder finds. Blocks for at most [`SEARCH_LIMIT`].
+///
+/// # Errors
+/// As for [`ask`].
+pub(crate) fn search<T: Send + 'static>(
+    folder: &Path,
+    call: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    ask_within(folder, SEARCH_LIMIT, call)
+}
+
+/// The metadata of a file that is looked at again and again: asked without another thread, if the file is on a file system of
+/// this machine.
+///
+/// # Errors
+/// As for [`ask`].
+pub(crate) fn metadata_often(path: &Path) -> io::Result<Metadata> {
+    if is_local(path, path) { path.metadata() } else { metadata(path) }
+}
+
+/// The same, without following a link.
+///
+/// # Errors
+/// As for [`ask`].
+pub(crate) fn link_metadata_often(path: &Path) -> io::Result<Metadata> {
+    let folder = path.parent().unwrap_or(path);
+    if is_local(folder, path) { path.symlink_metadata() } else { ask(path, Path::symlink_metadata) }
+}
+
+/// Whether a file, or the folder that `path` is in, is on a file system of this machine, which answers from memory. One of the
+/// network, or of a program, may not answer.
+fn is_local(place: &Path, path: &Path) -> bool {
+    static KNOWN: Mutex<Option<HashMap<PathBuf, (Instant, bool)>>> = Mutex::new(None);
+    let lock = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((at, is_local)) = lock().get_or_insert_default().get(place)
+        && at.elapsed() < LOCAL_LIFETIME
+    {
+        return *is_local;
+    }
+    let asked = place.to_owned();
+    let is_local = ask(path, move |_| Ok(is_local_now(&asked))).unwrap_or(false);
+    let mut known = lock();
+    let known = known.get_or_insert_default();
+    if known.len() == known.capacity() {
+        known.retain(|_, (at, _)| at.elapsed() < LOCAL_LIFETIME);
+    }
+    known.insert(place.to_owned(), (Instant::now(), is_local));
+    is_local
+}
+
+#[cfg(target_os = "linux")]
+fn is_local_now(place: &Path) -> bool {
+    /// The file systems of disks and of memory, and layers of them (statfs(2), linux/magic.h): ext2 to ext4, XFS, Btrfs, F2FS,
+    /// ZFS, bcachefs, tmpfs, ramfs, overlayfs, SquashFS, EROFS.
+    const LOCAL: [u32; 11] = [
+        0xEF53,
+        0x5846_5342,
+        0x9123_683E,
+        0xF2F5_2010,
+        0x2FC1_2FC1,
+        0xCA45_1A4E,
+        0x0102_1994,
+        0x8584_58F6,
+        0x794C_7630,
+        0x7371_7368,
+        0xE0F5_E1E2,
+    ];
+    let folder = || rustix::fs::statfs(place.parent()?).ok();
+    let found = rustix::fs::statfs(place).ok().or_else(folder);
+    found.is_some_and(|found| u32::try_from(found.f_type).is_ok_and(|kind| LOCAL.contains(&kind)))
+}
+
+/// Other systems name them otherwise.
+#[cfg(not(target_os = "linux"))]
+fn is_local_now(_place: &Path) -> bool {
+    false
 }
 
 /// Opens a file without waiting for another process, as opening a pipe does.
@@ -84,14 +207,10 @@ fn read_here(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     if content.len() as u64 > limit { Err(too_large(limit)) } else { Ok(content) }
 }
 
-type ReadFile = fn(&Path, u64) -> io::Result<Vec<u8>>;
-
-/// A file to read, and where its content goes.
+/// A call about a path. Returns whether its outcome was waited for.
 struct Job {
     path: PathBuf,
-    limit: u64,
-    read: ReadFile,
-    done: SyncSender<io::Result<Vec<u8>>>,
+    call: Box<dyn FnOnce(&Path) -> bool + Send>,
 }
 
 /// The threads that read.
@@ -113,29 +232,50 @@ fn folder(path: &Path) -> PathBuf {
     path.parent().unwrap_or(path).to_owned()
 }
 
-fn read_within(path: &Path, limit: u64, time_limit: Duration, read: ReadFile) -> io::Result<Vec<u8>> {
+fn ask_within<T: Send + 'static>(
+    path: &Path,
+    time_limit: Duration,
+    call: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     if readers().hanging.as_ref().is_some_and(|hanging| hanging.contains_key(&folder(path))) {
         return Err(io::Error::new(ErrorKind::TimedOut, "another file of its folder is not read in time"));
     }
     let (done, outcome) = sync_channel(1);
-    let reader = hand_over(Job { path: path.to_owned(), limit, read, done })?;
-    let outcome = match outcome.recv_timeout(time_limit) {
+    let call = move |path: &Path| {
+        let outcome = call(path);
+        // Under the lock, see below.
+        let _readers = readers();
+        done.send(outcome).is_ok()
+    };
+    let reader = hand_over(Job { path: path.to_owned(), call: Box::new(call) })?;
+    let soon = outcome.recv_timeout(SOON.min(time_limit));
+    let received = match soon {
+        Err(RecvTimeoutError::Timeout) => beside_others(|| outcome.recv_timeout(time_limit.saturating_sub(SOON))),
+        received => received,
+    };
+    let outcome = match received {
         Ok(outcome) => outcome,
         Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the thread that read it ended")),
         Err(RecvTimeoutError::Timeout) => {
             let mut readers = readers();
             // The thread sends under the same lock, so either its outcome is here or it finds that nobody waits.
-            let Ok(outcome) = outcome.try_recv() else {
+            let Ok(found) = outcome.try_recv() else {
                 *readers.hanging.get_or_insert_default().entry(folder(path)).or_default() += 1;
                 drop(outcome);
                 let text = format!("not read within {} s", time_limit.as_secs_f32());
                 return Err(io::Error::new(ErrorKind::TimedOut, text));
             };
-            outcome
+            found
         }
     };
     readers().idle.push(reader);
     outcome
+}
+
+/// Waits without holding up the other tasks of this thread, if it runs tasks.
+fn beside_others<R>(wait: impl FnOnce() -> R) -> R {
+    let runs_tasks = Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if runs_tasks { tokio::task::block_in_place(wait) } else { wait() }
 }
 
 /// Gives a file to a thread that waits for one, or to a new one.
@@ -156,12 +296,11 @@ fn hand_over(mut job: Job) -> io::Result<Sender<Job>> {
 }
 
 fn read_all(jobs: &Receiver<Job>) {
-    while let Ok(Job { path, limit, read, done }) = jobs.recv_timeout(IDLE_LIMIT) {
-        let outcome = read(&path, limit);
-        let mut readers = readers();
-        if done.send(outcome).is_ok() {
+    while let Ok(Job { path, call }) = jobs.recv_timeout(IDLE_LIMIT) {
+        if call(&path) {
             continue;
         }
+        let mut readers = readers();
         // Nobody waits any more.
         if let Some(hanging) = &mut readers.hanging
             && let Some(count) = hanging.get_mut(&folder(&path))
@@ -178,7 +317,6 @@ fn read_all(jobs: &Receiver<Job>) {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
-    use std::time::Instant;
 
     use super::*;
 
@@ -211,8 +349,18 @@ mod tests {
     }
 
     #[test]
+    fn what_the_system_makes_up_is_no_file_system_of_a_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("none");
+        assert!(is_local(&file, &file) && is_local(folder.path(), &file), "tests run on a disk or in memory");
+        for place in ["/proc/self", "/proc/none"] {
+            assert!(!is_local(Path::new(place), Path::new(place)), "{place}");
+        }
+    }
+
+    #[test]
     fn a_file_that_can_not_be_read_to_its_end_is_given_up_with_its_folder_until_it_ends() {
-        fn hang(path: &Path, _limit: u64) -> io::Result<Vec<u8>> {
+        fn hang(path: &Path) -> io::Result<Vec<u8>> {
             while path.exists() {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -222,9 +370,13 @@ mod tests {
         let paths = [hung.path().join("held"), hung.path().join("file"), other.path().join("file")];
         paths.iter().for_each(|path| std::fs::write(path, "text").unwrap());
         let [held, next_to_it, elsewhere] = &paths;
-        let error = read_within(held, MAX_PEM, Duration::from_millis(20), hang).unwrap_err();
+        let error = ask_within(held, Duration::from_millis(20), hang).unwrap_err();
         assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::TimedOut, "not read within 0.02 s"));
         assert_eq!(read(next_to_it, MAX_PEM).unwrap_err().kind(), ErrorKind::TimedOut);
+        for refused in [metadata(next_to_it).map(drop), check(next_to_it, MAX_PEM), ask(held, |_| Ok(()))] {
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::TimedOut);
+        }
+        assert!(!exists(next_to_it));
         assert_eq!(read(elsewhere, MAX_PEM).unwrap(), b"text");
         std::fs::remove_file(held).unwrap();
         let began = Instant::now();

@@ -4,12 +4,15 @@
 //! systems. Opens nothing: closing a file would release the locks that SQLite holds on it in this process (fcntl(2)).
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+
+use crate::regular_file;
 
 /// Why this process may not do something (`to`) to a file, and the remedy.
 pub(crate) fn denied(path: &Path, right: Access, to: &str) -> Option<String> {
@@ -27,6 +30,9 @@ pub(crate) fn denied(path: &Path, right: Access, to: &str) -> Option<String> {
 
 /// The permission that this process lacks to do something (`to`) to a file.
 pub(crate) fn missing(path: &Path, right: Access, to: &str) -> Option<String> {
+    if regular_file::metadata_of_folder(path).is_err_and(|error| error.kind() == ErrorKind::TimedOut) {
+        return None;
+    }
     let shown = path.display();
     match access(path, right) {
         Err(Errno::ROFS) => Some(format!("`{shown}` is on a file system that is mounted read-only")),

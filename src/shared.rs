@@ -10,7 +10,9 @@ mod client;
 mod connections;
 pub mod diagnosis;
 mod eviction;
+mod refusals;
 mod shards;
 
 pub use client::{RedisClient, RedisClientError, RedisConnection};
 pub use connections::{CallError, RedisConnections};
+pub use refusals::BackgroundCall;

@@ -22,8 +22,9 @@
 //!   (Postgres), `settle/numbering.rs`, `settle/overlay.rs`, `settle/repair.rs`,
 //!   `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`,
-//!   `schema/objects.rs`, `schema/catalog.rs`, `schema/differences.rs`, `schema/orphans.rs`, `users.rs`, `import/write.rs`, `groups.rs` (collation),
-//!   `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `totals.rs`, `identity.rs` and `concerns.rs`.
+//!   `schema/objects.rs`, `schema/catalog.rs`, `schema/differences.rs`, `schema/orphans.rs`, `users.rs`,
+//!   `import/write.rs`, `groups.rs` (collation), `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `totals.rs`,
+//!   `identity.rs`, `concerns.rs` and `registry/rights.rs`.
 //! - Locks of rows: `subscriptions.rs`, `subscriptions/due.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`,
 //!   `subscriptions/progress.rs`, `subscriptions/replay.rs`, `registry/counts.rs`, `registry/turns.rs`,
 //!   `registry/resealing.rs`, `tokens/rotating.rs`, `tokens/last_used.rs`, `tokens/hours.rs` and `audit.rs`.
@@ -55,8 +56,10 @@ mod users;
 mod writes;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{RwLock, Semaphore};
+use tokio::time::timeout;
 
 pub use admin_links::{AdminLink, AdminRole};
 pub use admin_overview::{TokenCounts, TokenFilter};
@@ -126,6 +129,19 @@ impl Store {
         Self::check(location, location.connect(max_connections, &connections, None), max_connections).await
     }
 
+    /// The same within a time limit, for a caller that waits.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`]; [`StoreError::Unavailable`] when the limit is over.
+    pub async fn open_within(
+        location: &DatabaseLocation,
+        max_connections: u32,
+        limit: Duration,
+    ) -> Result<Self, StoreError> {
+        let opened = timeout(limit, Self::open(location, max_connections)).await;
+        opened.unwrap_or_else(|_| Err(StoreError::timed_out()))
+    }
+
     /// Opens a database for serving, with the connections that all tenants share and a breaker. The caller already
     /// holds a permit of the breaker.
     ///
@@ -185,6 +201,19 @@ impl Store {
         self.file.as_ref().is_none_or(DatabaseFile::is_in_place)
     }
 
+    /// The version, if nothing is left to migrate, to settle or to repair.
+    async fn look_for_work(&self) -> Result<Option<i64>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let version = schema::version(&mut reader).await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT EXISTS (SELECT 1 FROM intake) OR EXISTS (SELECT 1 FROM form_notes) OR ");
+        sql.push_either("FALSE", "EXISTS (SELECT 1 FROM users WHERE email_folded IS NULL)");
+        let is_unsettled: bool = reader.fetch_one(sql).await?.get(0)?;
+        drop(reader);
+        let is_newest = version == schema::newest(&MIGRATIONS);
+        Ok((is_newest && !is_unsettled && self.concerns().await?.is_empty()).then_some(version))
+    }
+
     /// Closes every connection, and waits for those in use for a limited time. If the SQLite file was replaced by
     /// another one, deletes the log of the old file, which SQLite leaves at the path.
     pub async fn close(&self) {
@@ -206,6 +235,30 @@ impl Store {
 /// its tables, [`StoreError::Migration`] when a step fails.
 pub async fn migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, i64), StoreError> {
     migrate_by(&MIGRATIONS, location, reach).await
+}
+
+/// The version of a database in which [`migrate`], [`repair_schema`] and a look at its [concerns](Store::concerns) would find
+/// nothing to do or to report; `None` for any other. Costs one connection.
+///
+/// # Errors
+/// Those of [`Store::open`].
+pub async fn up_to_date(location: &DatabaseLocation) -> Result<Option<i64>, StoreError> {
+    let store = Store::open(location, 1).await?;
+    let looked = store.look_for_work().await;
+    store.close().await;
+    looked
+}
+
+/// [`migrate`] within a time limit, for a caller that waits. A step that is not done by then is undone.
+///
+/// # Errors
+/// Those of [`migrate`]; [`StoreError::Unavailable`] when the limit is over.
+pub async fn migrate_within(
+    location: &DatabaseLocation,
+    reach: Reach,
+    limit: Duration,
+) -> Result<(i64, i64), StoreError> {
+    timeout(limit, migrate(location, reach)).await.unwrap_or_else(|_| Err(StoreError::timed_out()))
 }
 
 /// [`migrate`] by other migrations than [`MIGRATIONS`]. A test appends some to those of the program, to upgrade a database

@@ -1,13 +1,20 @@
 //! The process's log, and traces if an OpenTelemetry collector is configured.
 //!
-//! The log goes to standard error. Traces are sent by OTLP over HTTP, and configured by the environment variables of
+//! The log goes to standard error; serving never waits for its reader ([`log_queue`]). Traces are sent by OTLP over HTTP, and configured by the environment variables of
 //! the OpenTelemetry specification: without `OTEL_EXPORTER_OTLP_ENDPOINT` (or `…_TRACES_ENDPOINT`) no span is
 //! created. A span may contain only what the log may: no token, no query, no filter, no answer.
 
 mod access;
+mod log_queue;
 mod sampling;
 
-use std::io::IsTerminal;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::fs::File;
+use std::io::{IsTerminal, stderr};
+use std::os::fd::AsFd;
+use std::panic;
+use std::sync::OnceLock;
+use std::thread;
 
 use http::{HeaderMap, StatusCode};
 use opentelemetry::Context;
@@ -21,14 +28,16 @@ use opentelemetry_sdk::trace::SdkTracerProvider;
 use opentelemetry_sdk::trace::span_processor_with_async_runtime::BatchSpanProcessor;
 use tracing::Span;
 use tracing::level_filters::LevelFilter;
-use tracing_appender::non_blocking::WorkerGuard;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 pub use self::access::AccessLine;
+use self::log_queue::{FLUSH_LIMIT, LogQueue, MAX_QUEUED};
 use self::sampling::{CallerSampler, InvalidSampler};
+use crate::metrics;
 
 /// What the log shows unless `FORMGATE_LOG` says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +62,10 @@ impl DefaultLog {
 /// The target of all spans. The log leaves it out; without a collector its spans cost nothing.
 const TRACE: &str = "formgate::trace";
 
-/// Must be ended so that the last lines and spans are not lost.
+/// Must be ended so that the last spans are not lost.
 #[derive(Debug)]
 pub struct Telemetry {
     provider: Option<SdkTracerProvider>,
-    _access: Option<WorkerGuard>,
 }
 
 impl Telemetry {
@@ -75,8 +83,7 @@ impl Telemetry {
             }
             Some(Err(failure)) => (None, Some(failure)),
         };
-        let (log, access) = layer(log);
-        let mut layers = vec![log];
+        let mut layers = vec![layer(log)];
         // Without a collector there is no layer for spans, so none is created.
         layers.extend(provider.as_ref().map(|provider| {
             let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("formgate"));
@@ -88,15 +95,18 @@ impl Telemetry {
         // through the bridge that leaves the per-layer filters in a state that drops the next event of the thread.
         let subscriber = tracing_subscriber::registry().with(layers);
         tracing::subscriber::set_global_default(subscriber).expect("the log is set up once");
+        if log != DefaultLog::Command {
+            log_panics();
+        }
         if let Some(failure) = failure {
             tracing::error!(failure, "traces are not set up as the environment says");
         }
-        Self { provider, _access: access }
+        Self { provider }
     }
 
     /// Sends the remaining spans.
-    pub async fn end(self) {
-        let Some(provider) = self.provider else { return };
+    pub async fn end(mut self) {
+        let Some(provider) = self.provider.take() else { return };
         // Blocks until the collector has received the last spans, or its time limit is over.
         let ended = tokio::task::spawn_blocking(move || provider.shutdown()).await;
         if let Ok(Err(error)) = ended {
@@ -105,17 +115,64 @@ impl Telemetry {
     }
 }
 
+/// Flushes the log if a panic ends the process.
+impl Drop for Telemetry {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            flush();
+        }
+    }
+}
+
+/// The log of a process that serves.
+fn queue() -> &'static LogQueue {
+    static QUEUE: OnceLock<LogQueue> = OnceLock::new();
+    QUEUE.get_or_init(|| {
+        let own = stderr().as_fd().try_clone_to_owned().expect("standard error can be duplicated");
+        LogQueue::start(File::from(own), MAX_QUEUED, metrics::dropped_log_lines().clone())
+    })
+}
+
+/// Before a process that served exits: waits until the log is written, at most a second.
+pub fn flush() {
+    queue().flush(FLUSH_LIMIT);
+}
+
+/// Before a process exits that could not serve: writes why. A slow reader gets all of it.
+pub fn write_last(report: &str) {
+    queue().push(format!("{report}\n").as_bytes());
+    queue().flush_while_read(FLUSH_LIMIT);
+}
+
 /// Text on a terminal, otherwise one JSON object per line. `FORMGATE_LOG` filters as `RUST_LOG` does elsewhere.
-fn layer(log: DefaultLog) -> (Box<dyn Layer<Registry> + Send + Sync>, Option<WorkerGuard>) {
+fn layer(log: DefaultLog) -> Box<dyn Layer<Registry> + Send + Sync> {
     let filter = EnvFilter::try_from_env("FORMGATE_LOG").unwrap_or_else(|_| EnvFilter::new(log.filter()));
     let filter = filter.add_directive(format!("{TRACE}=off").parse().expect("a directive"));
-    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    if std::io::stderr().is_terminal() {
-        (log.with_target(false).with_filter(filter).boxed(), None)
-    } else {
-        let log = log.json().flatten_event(true).with_current_span(false).with_span_list(false);
-        (log.with_filter(filter).boxed(), Some(access::start_writer()))
+    // A command waits for its reader, as every program does; nobody waits for the command.
+    let writer = match log {
+        DefaultLog::Serving | DefaultLog::Drill => BoxMakeWriter::new(|| queue().clone()),
+        DefaultLog::Command => BoxMakeWriter::new(stderr),
+    };
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer);
+    if stderr().is_terminal() {
+        return layer.with_target(false).with_filter(filter).boxed();
     }
+    if log != DefaultLog::Command {
+        access::write_json_to(queue().clone());
+    }
+    layer.json().flatten_event(true).with_current_span(false).with_span_list(false).with_filter(filter).boxed()
+}
+
+/// Has panics logged like everything else: the standard library's report would wait for the reader of the log.
+fn log_panics() {
+    panic::set_hook(Box::new(|panic| {
+        let location = panic.location().map(ToString::to_string);
+        // As the standard library, with `RUST_BACKTRACE` only.
+        let backtrace = Backtrace::capture();
+        let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
+        let reason = panic.payload_as_str().unwrap_or("no text");
+        tracing::error!(thread = thread::current().name(), location, backtrace, "a thread panicked: {reason}");
+    }));
 }
 
 fn collector_is_named() -> bool {

@@ -3,6 +3,7 @@
 //! Owns a tenant's names, database, tokens and its account's budget; knows no sockets, no HTTP and no SQL.
 
 mod database;
+mod database_servers;
 mod directory;
 mod in_flight;
 pub mod last_used;
@@ -29,13 +30,14 @@ use crate::quota::{Account, LimitedAccount};
 use crate::store::{Connections, Guard};
 
 pub use database::TenantDatabase;
+pub use database_servers::DatabaseServers;
 pub use directory::{Directory, RemovedDatabase, TokenChanges, close_removed};
 pub use in_flight::{InFlight, InFlightPermit};
 use last_used::{Due, UnwrittenUses};
 pub use names::TokenNames;
 pub use network::shown_network;
 pub use noticed_writes::{NoticedWrites, WaitingReader};
-pub use subscription_changes::SubscriptionChanges;
+pub use subscription_changes::{SubscriptionChanges, SubscriptionLedger};
 pub use token::Token;
 pub use tokens::{Generation, Tokens};
 pub use verify::TokenVerifier;

@@ -6,8 +6,9 @@
 //!
 //! 1. `watch` knows which tenants have subscriptions, and looks whether something is due for one when `hints` say so. The
 //!    same hints wake requests that wait for a change of the feed.
-//! 2. `sender` leases a subscription, and sends what is due within the limits of `permits`.
-//! 3. `outcome` decides what an answer means and when to try again.
+//! 2. `survey` finds the tenants with subscriptions of which nothing is known, when this node starts and later.
+//! 3. `sender` leases a subscription, and sends what is due within the limits of `permits`.
+//! 4. `outcome` decides what an answer means and when to try again.
 //!
 //! [`crate::store`] owns the log, leases and positions, [`crate::api`] the body of a webhook, and [`crate::outbound`] the
 //! request.
@@ -18,6 +19,7 @@ mod permits;
 mod request;
 mod sender;
 mod signing;
+mod survey;
 mod watch;
 
 use std::sync::Arc;
@@ -25,16 +27,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::WebhookConfig;
+use crate::config::{TenantConfig, WebhookConfig};
 use crate::metrics::{STATES, WebhookMetrics};
 use crate::outbound::Client;
+use crate::registry::{Duty, Following};
 use crate::store::{LeasedSubscription, Standing, SubscriptionCounts};
 use crate::tenant::{Directory, NoticedWrites, Tenant};
 use permits::Permits;
+pub use survey::Survey;
+use survey::Surveyed;
 pub use watch::Watch;
 use watch::Watched;
 
@@ -49,7 +55,15 @@ struct Hub {
     client: Arc<Client>,
     permits: Permits,
     directory: Arc<ArcSwap<Directory>>,
+    /// Divides the tenants between nodes, if there is a registry.
+    following: Option<Arc<Following>>,
     watched: Watched,
+    /// The tenants without a registry of which it is known whether they have subscriptions.
+    surveyed: Surveyed,
+    /// Cancelled once the first survey is over.
+    first_survey: CancellationToken,
+    /// Tenants were added, or became those of this node.
+    share_changed: Notify,
     /// The requests that wait for changes, which hints wake.
     noticed_writes: Arc<NoticedWrites>,
     metrics: WebhookMetrics,
@@ -64,12 +78,14 @@ struct Hub {
 
 impl Webhooks {
     /// Delivers for the tenants of a directory with a client, once [`Webhooks::watch`] runs. `noticed_writes` are the
-    /// requests that wait for a change of the feed, which are woken by the same hints.
+    /// requests that wait for a change of the feed, which are woken by the same hints. With a registry to follow, the nodes
+    /// divide its tenants.
     #[must_use]
     pub fn new(
         config: &WebhookConfig,
         client: Arc<Client>,
         directory: Arc<ArcSwap<Directory>>,
+        following: Option<Arc<Following>>,
         noticed_writes: Arc<NoticedWrites>,
         metrics: WebhookMetrics,
     ) -> Self {
@@ -78,7 +94,11 @@ impl Webhooks {
             client,
             permits: Permits::new(config),
             directory,
+            following,
             watched: Watched::default(),
+            surveyed: Surveyed::default(),
+            first_survey: CancellationToken::new(),
+            share_changed: Notify::new(),
             noticed_writes,
             metrics,
             node: format!("{:032x}", rand::random::<u128>()),
@@ -94,11 +114,26 @@ impl Webhooks {
         Watch::new(Arc::clone(&self.0), announced)
     }
 
-    /// Watches a tenant from now on, unless it is watched.
-    pub fn watch_tenant(&self, tenant: &Arc<str>) {
-        if !self.0.watched.has(tenant) {
-            self.0.watched.look_at(tenant);
-        }
+    /// The background task that finds out which tenants have subscriptions, where that is not known.
+    #[must_use]
+    pub fn survey(&self) -> Survey {
+        Survey::new(Arc::clone(&self.0))
+    }
+
+    /// Completes once the first survey is over: until then, others do not open the same databases.
+    pub async fn surveyed(&self) {
+        self.0.first_survey.cancelled().await;
+    }
+
+    /// Notes whether tenants have subscriptions, as their databases say. Those that do are watched from now on.
+    pub async fn note_subscribed(&self, found: &[(Arc<TenantConfig>, bool)]) {
+        self.0.note_subscribed(found).await;
+    }
+
+    /// Whether a tenant is known to have subscriptions.
+    #[must_use]
+    pub fn is_watched(&self, tenant: &str) -> bool {
+        self.0.watched.has(tenant)
     }
 
     /// Publishes how many subscriptions there are, of all tenants.
@@ -132,6 +167,50 @@ impl Webhooks {
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
 impl Hub {
+    /// What this node has to do for a tenant.
+    fn duty(&self, slug: &str) -> Duty {
+        let Some(following) = &self.following else { return Duty::Keeper };
+        self.directory.load().config(slug).map_or(Duty::Nothing, |tenant| following.keepers().duty(tenant))
+    }
+
+    /// Grows whenever the duty for any tenant may be another one, or more is known of the tenants with subscriptions.
+    fn generation(&self) -> u64 {
+        self.following.as_ref().map_or(0, |following| following.keepers().generation())
+    }
+
+    async fn shares_changed(&self) {
+        match &self.following {
+            Some(following) => following.shares_changed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether a tenant is watched after a look: there is something to deliver or to wait for, or the registry has that it has
+    /// subscriptions. They may be paused, or be created at this moment.
+    fn is_watched(&self, slug: &str, is_delivered: bool) -> bool {
+        let of_registry = |following: &Arc<Following>| {
+            let directory = self.directory.load();
+            let tenant = directory.config(slug).filter(|tenant| tenant.origin.is_registered());
+            tenant.is_some_and(|tenant| {
+                following.keepers().duty(tenant) != Duty::Nothing && following.subscribed().has_subscriptions(tenant)
+            })
+        };
+        is_delivered || self.noticed_writes.is_waited_for(slug) || self.following.as_ref().is_some_and(of_registry)
+    }
+
+    async fn note_subscribed(&self, found: &[(Arc<TenantConfig>, bool)]) {
+        self.surveyed.note(found);
+        if let Some(following) = &self.following {
+            following.note_subscribed(found).await;
+        }
+        for (tenant, _) in found.iter().filter(|(_, is_subscribed)| *is_subscribed) {
+            let duty = self.duty(&tenant.slug);
+            if duty != Duty::Nothing && !self.watched.has(&tenant.slug) {
+                self.watched.look_at(&tenant.slug, duty);
+            }
+        }
+    }
+
     /// A name for a lease.
     fn new_holder(&self) -> String {
         format!("{}-{}", self.node, self.leases.fetch_add(1, Ordering::Relaxed))

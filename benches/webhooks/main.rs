@@ -8,6 +8,8 @@
 //! - `idle`: CPU and connections of a node whose tenants all have a subscription and no traffic.
 //! - `feed`: CPU of a page of 100 changes, next to five pages of `POST /submission` with the same submissions.
 //! - `kills`: a sending node is killed again and again; what arrives never, and what arrives twice.
+//! - `nodes`: 2 and 20 nodes of a registry; CPU of Postgres without traffic, and how late webhooks are after a restart of all,
+//!   and after one of the nodes was killed or stopped.
 //!
 //! The node is the real program; receivers are TLS servers in this process that answer at once. Each part prints its goal
 //! next to the ratio that it measured.
@@ -26,6 +28,7 @@ mod latency;
 #[expect(dead_code, reason = "shared with another bench")]
 #[path = "../quiet/node.rs"]
 mod node;
+mod nodes;
 mod peer;
 #[path = "../load/postgres.rs"]
 mod postgres_server;
@@ -51,16 +54,18 @@ use postgres_server::Postgres;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-const PARTS: [&str; 6] = ["peer", "bare", "latency", "idle", "feed", "kills"];
+const PARTS: [&str; 7] = ["peer", "bare", "latency", "idle", "feed", "kills", "nodes"];
 
 /// What the command line asks for.
 struct Arguments {
     /// Deliveries of a round.
     events: usize,
     rounds: usize,
-    /// Of `idle`.
+    /// Of `idle` and `nodes`.
     tenants: usize,
-    /// How long `latency` and `idle` measure.
+    /// How many nodes the larger group of `nodes` has.
+    nodes: usize,
+    /// How long `latency`, `idle` and `nodes` measure.
     length: Duration,
     /// Between two submissions of `latency`.
     pause: Duration,
@@ -75,6 +80,7 @@ impl Arguments {
             events: 20_000,
             rounds: 3,
             tenants: 1000,
+            nodes: 20,
             length: Duration::from_secs(60),
             pause: Duration::from_millis(700),
             kills: 50,
@@ -90,9 +96,10 @@ impl Arguments {
                 "--seconds" => read.length = Duration::from_secs_f64(value()?.parse()?),
                 "--pause-ms" => read.pause = Duration::from_millis(value()?.parse()?),
                 "--kills" => read.kills = value()?.parse()?,
+                "--nodes" => read.nodes = value()?.parse()?,
                 part if PARTS.contains(&part) => read.parts.push(argument),
                 _ => anyhow::bail!(
-                    "{argument}: expected --events, --rounds, --tenants, --seconds, --pause-ms, --kills, {}",
+                    "{argument}: expected --events, --rounds, --tenants, --seconds, --pause-ms, --kills, --nodes, {}",
                     PARTS.join(", ")
                 ),
             }
@@ -135,6 +142,9 @@ async fn measure() -> anyhow::Result<()> {
     }
     if arguments.has("kills") {
         kills::measure(&server, &arguments).await?;
+    }
+    if arguments.has("nodes") {
+        nodes::measure(&server, &arguments).await?;
     }
     Ok(())
 }

@@ -95,12 +95,51 @@ impl World {
         Ok(fs::write(self.config(), text)?)
     }
 
+    /// Writes a configuration for each of several nodes of a registry, and fills that with accounts.
+    pub(crate) fn configure_nodes(&self, nodes: usize, registry: &str, accounts: usize) -> anyhow::Result<()> {
+        for node in 0..nodes {
+            let text = format!(
+                "[gateway]\nlisten = [{{ address = \"127.0.0.1:0\", tls = false }}]\nadmin_listen = \"127.0.0.1:0\"\n\
+                 registry = \"{registry}\"\nregistry_snapshot = \"snapshot-{node}.db\"\n\
+                 [gateway.webhooks]\nallow_targets = [\"127.0.0.0/8\"]\nca_file = \"{}\"\n\
+                 [gateway.databases]\nmax_connections = {}\n",
+                self.authority.display(),
+                (MAX_CONNECTIONS / nodes).max(2)
+            );
+            fs::write(self.config_of(node), text)?;
+        }
+        let [before, after] = &self.url;
+        let mut text = String::new();
+        for n in 0..accounts {
+            write!(
+                text,
+                "[[tenant]]\nslug = \"t{n}\"\nname = \"Tenant {n}\"\naddress = \"t{n}.example.com\"\n\
+                 database = \"{before}{n}{after}\"\n"
+            )?;
+        }
+        let import = self.path("import.txt");
+        fs::write(&import, text)?;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_formgate"));
+        command.args(["tenant", "import"]).arg(import).arg("--config").arg(self.config_of(0));
+        checked(&mut command).map(drop)
+    }
+
+    /// The configuration of one of several nodes.
+    pub(crate) fn config_of(&self, node: usize) -> PathBuf {
+        self.path(&format!("node-{node}.toml"))
+    }
+
     /// Connects to the database of the first account.
     pub(crate) async fn database(&self) -> anyhow::Result<Database> {
+        self.database_of(0).await
+    }
+
+    /// Connects to the database of an account.
+    pub(crate) async fn database_of(&self, n: usize) -> anyhow::Result<Database> {
         let [before, after] = &self.url;
         match before.strip_prefix("sqlite:") {
-            Some(before) => Database::sqlite(&self.path(&format!("{before}0{after}"))).await,
-            None => Database::postgres(&format!("{before}0{after}")).await,
+            Some(before) => Database::sqlite(&self.path(&format!("{before}{n}{after}"))).await,
+            None => Database::postgres(&format!("{before}{n}{after}")).await,
         }
     }
 

@@ -68,6 +68,17 @@ struct SuggestedWindow {
 }
 
 impl Acme {
+    /// Whether the authority has ARI, so that an order may name the certificate which it replaces.
+    ///
+    /// # Errors
+    /// [`AcmeError::Down`] and [`AcmeError::Limited`].
+    ///
+    /// # Panics
+    /// If there is no such authority.
+    pub async fn has_renewal_info(&self, authority: usize) -> Result<bool, AcmeError> {
+        Ok(self.sessions[authority].directory().await?.renewal_info.is_some())
+    }
+
     /// When the authority suggests to renew a certificate; none if it has no opinion: it has no ARI, does not know the
     /// certificate, or suggests a window that ends before it starts.
     ///

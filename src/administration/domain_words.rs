@@ -140,6 +140,9 @@ impl Steps<'_> {
                 let text = if records.is_empty() { &text.not_checked_address } else { &text.not_checked_yet };
                 (&titles.not_checked_yet, self.fill(text, &values))
             }
+            OtherReason::Expired { at } => {
+                (&titles.expired, self.fill(&text.expired, &[("time", &(self.moment)(*at))]))
+            }
             OtherReason::DnsDown { detail, until, records } => {
                 let (changes, time) = (self.changes(records), (self.moment)(*until));
                 let values = [("changes", &*changes), ("detail", detail), ("time", &*time)];
@@ -322,6 +325,7 @@ mod tests {
             down(vec![record.clone()]),
             OtherReason::Taken { record: None, moves_at: None },
             OtherReason::ClaimExpired {},
+            OtherReason::Expired { at: until },
             OtherReason::Taken { record: Some(record.clone()), moves_at: None },
             OtherReason::Taken { record: Some(record), moves_at: Some(until) },
             OtherReason::CaRefused { authority: authority.clone(), detail: detail.clone(), until },

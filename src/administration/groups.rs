@@ -13,6 +13,7 @@ use super::token::parse;
 use super::visit::{Change, Member};
 use crate::error::Refusal;
 use crate::reply::Reply;
+use crate::shown_text::shown_name;
 use crate::store::{GroupSync, SyncMembers, Undone};
 
 /// How many syncs a page has. Larger: a page takes longer. Smaller: more pages.
@@ -41,7 +42,7 @@ impl SyncRow {
             id: sync.id,
             at: member.moment(sync.at),
             group: sync.group,
-            group_name: sync.group_name,
+            group_name: shown_name(&sync.group_name),
             is_new: sync.is_new,
             actor: sync.actor,
             token: sync.token,
@@ -77,7 +78,7 @@ impl AddressList {
     fn new(heading: &'static str, mut addresses: Vec<String>, count: u64) -> Self {
         addresses.truncate(SHOWN);
         let more = count.saturating_sub(addresses.len() as u64);
-        Self { heading, shown: addresses, more }
+        Self { heading, shown: addresses.iter().map(|address| shown_name(address)).collect(), more }
     }
 }
 

@@ -130,7 +130,7 @@ mod tests {
         TestRequests::new(client.into(), Duration::MAX)
     });
     static SEALS: LazyLock<Seals> = LazyLock::new(Seals::default);
-    static SUBSCRIPTION_CHANGES: LazyLock<SubscriptionChanges> = LazyLock::new(|| SubscriptionChanges::channel().0);
+    static SUBSCRIPTION_CHANGES: LazyLock<SubscriptionChanges> = LazyLock::new(|| SubscriptionChanges::channel(None).0);
     static NOTICED_WRITES: LazyLock<Arc<NoticedWrites>> = LazyLock::new(Arc::default);
     static IGNORED: OnceLock<IgnoredParameters> = OnceLock::new();
 

@@ -6,7 +6,8 @@
 
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 
 use super::values::FieldPath;
 use crate::error::Faults;
@@ -17,10 +18,37 @@ pub(super) enum Scalar<'a> {
     Null,
     String(&'a str),
     Integer(i64),
-    /// The nearest one to what was sent.
-    Float(f64),
-    /// A boolean, an integer beyond 64 bits or, where a scalar is expected, an array or object.
+    /// A boolean, a number that is no 64-bit integer or, where a scalar is expected, an array or object.
     Other,
+}
+
+impl Scalar<'_> {
+    /// The same value, or the integer that the text of a value writes with a point or an exponent. JSON has one number type,
+    /// and languages with only one write `7.0` or `7e0`. These are read from the text, since the nearest `f64` may be another
+    /// number. Beyond 2^53, programs that write so have rounded already: such a number stays [`Scalar::Other`].
+    pub(super) fn or_whole(self, text: &str) -> Self {
+        match self {
+            Self::Other => whole(text).map_or(self, Scalar::Integer),
+            value => value,
+        }
+    }
+}
+
+/// The integer below 2^53 that a number of JSON writes with a point or an exponent.
+fn whole(text: &str) -> Option<i64> {
+    let (sign, number) = text.strip_prefix('-').map_or((1, text), |number| (-1, number));
+    let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    let (integer, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{integer}{fraction}");
+    let significant = digits.trim_end_matches('0');
+    if significant.is_empty() && !digits.is_empty() {
+        return Some(0);
+    }
+    let zeros = i64::try_from(digits.len() - significant.len()).ok()? - i64::try_from(fraction.len()).ok()?;
+    let zeros = usize::try_from(exponent.parse::<i32>().map(i64::from).ok()? + zeros).ok()?;
+    let magnitude: i64 = significant.parse().ok()?;
+    let value = magnitude.checked_mul(10_i64.checked_pow(zeros.try_into().ok()?)?)?;
+    (value < 1 << 53).then_some(sign * value)
 }
 
 /// Reads a value of any kind.
@@ -87,8 +115,8 @@ impl<'b, S: ValueReader<'b>> Visitor<'b> for ReaderSeed<S> {
         Ok(self.0.scalar(i64::try_from(number).map_or(Scalar::Other, Scalar::Integer)))
     }
 
-    fn visit_f64<E>(self, number: f64) -> Result<S::Value, E> {
-        Ok(self.0.scalar(Scalar::Float(number)))
+    fn visit_f64<E>(self, _: f64) -> Result<S::Value, E> {
+        Ok(self.0.scalar(Scalar::Other))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<S::Value, E> {
@@ -165,8 +193,16 @@ impl<'b, T, F: FnMut(&Scalar<'_>, FieldPath<'_>, &mut Faults) -> Option<T>> Valu
         let (mark, mut values) = (faults.mark(), Vec::new());
         for at in 0.. {
             let next = if at < most && !faults.is_full() {
-                let item = |value: Scalar<'_>| read(&value, FieldPath::Item(&path, at), faults);
-                items.next_element_seed(ReaderSeed(ReadScalar(item)))?
+                match items.next_element::<&RawValue>()? {
+                    Some(item) => {
+                        let text = item.get();
+                        let item = |value: Scalar<'_>| read(&value.or_whole(text), FieldPath::Item(&path, at), faults);
+                        let value =
+                            ReaderSeed(ReadScalar(item)).deserialize(&mut serde_json::Deserializer::from_str(text));
+                        Some(value.map_err(A::Error::custom)?)
+                    }
+                    None => None,
+                }
             } else {
                 items.next_element_seed(Skip)?.map(|()| None)
             };

@@ -130,7 +130,10 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
     };
     let secret = new_secret();
     let sealed = call.seals.seal(&secret, &key.target_url);
-    let (status, subscription) = match store(admitted).await?.subscribe(&key, &sealed, Timestamp::now()).await? {
+    let store = store(admitted).await?;
+    // Before it is there: a node that dies in between has told the others too much, and not too little.
+    call.subscription_changes.will_subscribe(&admitted.tenant().slug).await;
+    let (status, subscription) = match store.subscribe(&key, &sealed, Timestamp::now()).await? {
         Subscribed::Created(made) => {
             call.subscription_changes.announce(&admitted.tenant().slug);
             (StatusCode::CREATED, SubscriptionJson { secret: Some(secret), ..SubscriptionJson::from(made) })

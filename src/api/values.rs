@@ -64,7 +64,7 @@ pub(super) fn scalar<T>(
     faults: &mut Faults,
     read: impl FnOnce(&Scalar<'_>, FieldPath<'_>, &mut Faults) -> T,
 ) -> Result<T, Refusal> {
-    entry.read(ReadScalar(|value: Scalar<'_>| read(&value, entry.name.into(), faults)))
+    entry.read(ReadScalar(|value: Scalar<'_>| read(&value.or_whole(entry.json.get()), entry.name.into(), faults)))
 }
 
 /// Reads each item of an array of at most [`MAX_VALUES`]; faulty ones are left out.
@@ -96,17 +96,8 @@ pub(super) fn number(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Fault
     number
 }
 
-/// A positive 64-bit integer. JSON has one number type, and languages with only one write `7.0` or `7e0`: these are read as the
-/// nearest `f64`, which is that number below 2^53 and may be another one beyond, as for `9007199254740993.0`. A fraction that
-/// an `f64` can't hold beside the whole part is not seen.
 fn positive(value: &Scalar<'_>) -> Option<i64> {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    match *value {
-        Scalar::Integer(number @ 1..) => Some(number),
-        #[expect(clippy::cast_possible_truncation, reason = "it is whole, and within 53 bits")]
-        Scalar::Float(number) if number.fract() == 0.0 && (1.0..EXACT).contains(&number) => Some(number as i64),
-        _ => None,
-    }
+    if let Scalar::Integer(number @ 1..) = *value { Some(number) } else { None }
 }
 
 /// Reads a prefixed or bare id.
@@ -142,6 +133,15 @@ mod tests {
             ("9007199254740991.0", Some(9_007_199_254_740_991)),
             ("9007199254740992.0", None),
             ("9007199254740993.0", None),
+            ("4503599627370497.3", None),
+            ("1.00000000000000000001", None),
+            ("0.99999999999999999999", None),
+            ("0.7e1", Some(7)),
+            ("70000000000000000000000000e-25", Some(7)),
+            ("7e15", Some(7_000_000_000_000_000)),
+            ("1e16", None),
+            ("7e99999999999", None),
+            ("7e-99999999999", None),
             ("9223372036854775808", None),
             ("18446744073709551617", None),
             ("1e400", None),
@@ -154,8 +154,9 @@ mod tests {
             (r#""7.0""#, None),
             (r#""7e0""#, None),
         ] {
-            let reader =
-                ReaderSeed(ReadScalar(|value: Scalar<'_>| number(&value, FieldPath::Top("x"), &mut Faults::default())));
+            let reader = ReaderSeed(ReadScalar(|value: Scalar<'_>| {
+                number(&value.or_whole(text), FieldPath::Top("x"), &mut Faults::default())
+            }));
             let read = reader.deserialize(&mut serde_json::Deserializer::from_str(text)).ok().flatten();
             assert_eq!(read, expected, "{text}");
         }

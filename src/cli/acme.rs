@@ -136,6 +136,7 @@ async fn plan(command: &PlanArgs) -> Result<()> {
                 "days": command.days,
                 "renewals_a_day": plan.renewals_a_day,
                 "orders_a_day": plan.orders_a_day,
+                "exempts_renewals": plan.exempts_renewals,
                 "first_issue_seconds": plan.first_issue.as_secs(),
                 "possible": plan.is_possible(),
             })
@@ -147,12 +148,12 @@ async fn plan(command: &PlanArgs) -> Result<()> {
 }
 
 fn in_words(authority: &str, plan: &Plan, days: u64) -> String {
-    let Plan { hosts, renewals_a_day, orders_a_day, first_issue } = plan;
+    let Plan { hosts, renewals_a_day, orders_a_day, exempts_renewals, first_issue } = plan;
     let first = first_issue.as_secs().div_ceil(3600);
-    let verdict = if plan.is_possible() {
-        "enough"
-    } else {
-        "not enough: ask the authority for more, or choose certificates that are valid for longer"
+    let verdict = match (exempts_renewals, plan.is_possible()) {
+        (true, _) => "and counts no renewal that names the certificate which it replaces: enough",
+        (false, true) => "enough",
+        (false, false) => "not enough: ask the authority for more, or choose certificates that are valid for longer",
     };
     format!(
         "{authority}: {hosts} certificates of {days} days are {renewals_a_day} renewals a day. The authority allows \

@@ -15,15 +15,15 @@ use futures_util::{StreamExt, stream};
 
 use super::ConfigFile;
 use super::output::print;
-use crate::config::{Config, Examination, Problem, Problems, RegisteredTenant, TenantConfig};
+use crate::config::{Config, Examination, GatewayConfig, Problem, Problems, RegisteredTenant, TenantConfig};
 use crate::domains::{MissingKey, missing_keys};
 use crate::explain::{Finding, Trace, Tracer};
 use crate::gateway::DescriptorShare;
 use crate::registry::{self, FileTenants, Following, LoadError};
 use crate::seal;
 use crate::shared::diagnosis;
-use crate::store::registry::registry_remedy;
-use crate::store::{DatabaseConcern, Orphans, Pooler, Store, count_orphans, remedy, with_causes};
+use crate::store::registry::{RegistryUse, registry_remedy};
+use crate::store::{DatabaseConcern, Orphans, Pooler, Registry, Store, count_orphans, remedy, with_causes};
 
 /// How many databases are checked at the same time. Larger: a database server gets that many connections at once.
 /// Smaller: checking many tenants takes longer.
@@ -44,7 +44,11 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
     let examination = Config::examine(&file.config, None);
     let (redis, eviction) = check_redis(&examination).await;
     let (registered, faults_of_registry, missing_registry) = read_registry(&examination).await;
-    let Examination { gateway, mut tenants, sources, mut problems, warnings, .. } = examination;
+    let places = examination.place_problems();
+    let Examination { gateway, mut tenants, sources, mut problems, mut warnings, .. } = examination;
+    let (of_places, faulty_places): (Vec<_>, Vec<_>) = places.into_iter().partition(Problem::is_warning);
+    warnings.extend(of_places);
+    problems.extend(faulty_places);
     tenants.extend(registered);
     problems.extend(faults_of_registry);
     let seals = gateway.as_ref().map(|gateway| gateway.webhooks.seals.prefixes().collect());
@@ -139,6 +143,9 @@ async fn read_registry(examination: &Examination) -> (Vec<Arc<TenantConfig>>, Ve
     let mut tenants = Vec::with_capacity(loaded.rows.len());
     let files = FileTenants::of(&examination.tenants);
     let mut problems = registry::conflicts(&files, Following::tenants_of(&loaded));
+    if let Some(registry) = &loaded.registry {
+        problems.extend(check_rights(examination, gateway, registry).await);
+    }
     if let Some((registry, acme)) = loaded.registry.as_ref().zip(gateway.acme.as_ref()) {
         match missing_keys(registry, &acme.seals).await {
             Ok(missing) => problems.extend(
@@ -161,6 +168,26 @@ async fn read_registry(examination: &Examination) -> (Vec<Arc<TenantConfig>>, Ve
         registry.close().await;
     }
     (tenants, problems, None)
+}
+
+/// A fault if the role of the registry lacks rights that a node with this configuration needs.
+async fn check_rights(examination: &Examination, gateway: &GatewayConfig, registry: &Registry) -> Option<Problem> {
+    let mut uses = vec![RegistryUse::Follow];
+    uses.extend(gateway.operator.as_ref().map(|_| RegistryUse::Operate));
+    uses.extend(gateway.domains.as_ref().map(|_| RegistryUse::WorkOnDomains));
+    if let Some(Err(error)) = gateway.registry.as_ref().map(|registry| registry.database.require_writable()) {
+        let problem = examination.registry_problem(with_causes(&error))?;
+        return Some(problem.help(registry_remedy(&error)));
+    }
+    match registry.missing_rights(&uses).await {
+        Ok(missing) if missing.is_empty() => None,
+        Ok(missing) => {
+            let problem =
+                examination.registry_problem(format!("the role of `registry` lacks rights: {}", missing.join(", ")))?;
+            Some(problem.help("grant them, as `The registry` in deploy/README.md shows"))
+        }
+        Err(error) => examination.registry_problem(with_causes(&error)),
+    }
 }
 
 /// Reports the tenants that need attention. Returns how many would not be served.

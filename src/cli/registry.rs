@@ -319,6 +319,7 @@ pub(super) async fn run_nodes(command: &NodesArgs) -> Result<()> {
                 "behind": head.revision - node.revision,
                 "live": node.is_live,
                 "refused": node.refused,
+                "refused_count": node.refused_count,
                 "started_at": node.started_at,
                 "seen_at": node.seen_at,
             })
@@ -332,7 +333,12 @@ pub(super) async fn run_nodes(command: &NodesArgs) -> Result<()> {
             (true, behind) if behind > 0 => format!("{behind} behind"),
             (true, _) => "current".to_owned(),
         };
-        let refused = if node.refused.is_empty() { "-".to_owned() } else { node.refused.join(", ") };
+        let named = node.refused.join(", ");
+        let refused = match usize::try_from(node.refused_count).unwrap_or(0).saturating_sub(node.refused.len()) {
+            0 if node.refused.is_empty() => "-".to_owned(),
+            0 => named,
+            more => format!("{named} and {more} more"),
+        };
         let (started, seen) = (shown(Some(node.started_at)), shown(Some(node.seen_at)));
         [node.name, node.version, state, node.revision.to_string(), refused, started, seen]
     });

@@ -18,7 +18,7 @@ use crate::registry::describe;
 use crate::registry::editing::Checked;
 use crate::regular_file::{self, MAX_TENANTS};
 use crate::store::registry::{RegistryChange, RegistryWrite, RegistryWritten};
-use crate::store::{self, Reach};
+use crate::store::{self, Reach, Store};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TenantCommand {
@@ -162,8 +162,15 @@ async fn add(command: &AddArgs) -> Result<()> {
     }
     let Ok(text) = json::to_text(&command.slug, &object) else { bail!("the options can't be written as TOML") };
     let registry = OpenRegistry::open(&command.file).await?;
-    let checked = registry.check(&command.slug, text)?;
-    put(&registry, &mut [checked], command.migrate, &command.wait).await
+    let mut checked = [registry.check(&command.slug, text)?];
+    put(&registry, &mut checked, command.migrate, &command.wait).await?;
+    if command.wait.wait.is_some() {
+        // An account whose database can't be opened is served by no node.
+        let config = &checked[0].tenant.config;
+        let opened = Store::open(&config.database, 1).await.of_tenant(config);
+        opened.context("the change is written, and the tenant can't be served")?.close().await;
+    }
+    Ok(())
 }
 
 async fn import(command: &ImportArgs) -> Result<()> {

@@ -40,11 +40,14 @@ pub struct AuthorityLimits {
     pub per_domain: Option<u32>,
     /// Certificates for a host in a week.
     pub per_host: Option<u32>,
+    /// Whether an order that names the certificate which it replaces (`replaces`, RFC 9773) counts against none of these.
+    pub exempts_renewals: bool,
 }
 
 impl AuthorityLimits {
     /// What Let's Encrypt allows, as it publishes it.
-    const LETS_ENCRYPT: Self = Self { orders: DEFAULT_ORDERS, per_domain: Some(50), per_host: Some(5) };
+    const LETS_ENCRYPT: Self =
+        Self { orders: DEFAULT_ORDERS, per_domain: Some(50), per_host: Some(5), exempts_renewals: true };
 }
 
 /// Reads the table; `None` if it is missing or faulty. `folder` is that of the file.
@@ -167,8 +170,9 @@ pub(super) fn read_authority(mut table: TableReader<'_, '_>, folder: &Path) -> O
     };
     let per_domain = limit("certificates_per_domain_per_week", known.and_then(|known| known.per_domain));
     let per_host = limit("certificates_per_host_per_week", known.and_then(|known| known.per_host));
+    let exempts_renewals = table.boolean("exempts_renewals", known.is_some_and(|known| known.exempts_renewals));
     table.finish();
-    let limits = AuthorityLimits { orders, per_domain, per_host };
+    let limits = AuthorityLimits { orders, per_domain, per_host, exempts_renewals };
     let authority = Authority {
         name: name?,
         directory: directory?,

@@ -157,7 +157,9 @@ fn read_language(text: &StringValue, context: &LoadContext<'_>) -> Option<Langua
 /// An absolute URL, with or without `{slug}`.
 fn read_url(text: StringValue, context: &LoadContext<'_>) -> Option<Box<str>> {
     let url = Url::parse(&text.value.replace(SLUG, "slug")).ok();
-    let is_visible = text.value.bytes().all(|byte| byte.is_ascii_graphic());
+    // Other braces are a mistyped `{slug}`.
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
+    let is_visible = text.value.replace(SLUG, "slug").bytes().all(is_plain);
     if is_visible && url.is_some_and(|url| url.scheme() == "https" && url.host().is_some()) {
         return Some(text.value.into());
     }

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
+use crate::regular_file;
+
 /// How many symbolic links of a path are followed: as many as Linux follows (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 
@@ -25,17 +27,23 @@ impl CanonicalFolders {
     /// A path that is equal for two paths of the same file.
     pub(super) fn identity(&self, path: &Path) -> PathBuf {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return resolve(path) };
-        if path.is_symlink() {
-            return resolve(path);
+        if regular_file::link_metadata_often(path).is_ok_and(|data| data.is_symlink()) {
+            return resolve_in_time(path, path);
         }
         if let Some(known) = self.0.borrow().get(folder) {
             return known.join(name);
         }
-        let true_path = resolve(folder);
+        let true_path = resolve_in_time(folder, path);
         let identity = true_path.join(name);
         self.0.borrow_mut().insert(folder.to_owned(), true_path);
         identity
     }
+}
+
+/// The same as [`resolve`] for a file or its folder, or the path itself if its file system does not answer.
+fn resolve_in_time(path: &Path, file: &Path) -> PathBuf {
+    let own = path.to_owned();
+    regular_file::ask(file, move |_| Ok(resolve(&own))).unwrap_or_else(|_| path.to_owned())
 }
 
 /// The path to which another one leads, without links and `..`. Unlike `canonicalize`, resolves what does not exist yet: the

@@ -12,13 +12,15 @@ use secrecy::SecretString;
 
 use super::context::LoadContext;
 use super::databases;
+use super::places::Places;
 use super::problem::Problem;
 use super::source::SourceSpan;
 use super::table::{StringValue, TableReader};
 use super::{
-    CertificateFiles, GatewayConfig, ListenProtocol, Mode, OnRedisFailure, RedisConfig, RedisTarget, acme,
-    administration, domains, hsts, limits, listen, operator, webhooks,
+    CertificateFiles, GatewayConfig, ListenConfig, ListenProtocol, Mode, OnRedisFailure, RedisConfig, RedisTarget,
+    RegistryConfig, acme, administration, domains, hsts, limits, listen, operator, webhooks,
 };
+use crate::acme::ChallengeKind;
 use crate::metrics::TenantLabels;
 
 /// The default of `redis_timeout_ms`.
@@ -71,6 +73,15 @@ pub(super) struct GatewayTable {
     pub(super) redis: Option<SourceSpan>,
     /// The span of the key of the registry, from which tenants may come.
     pub(super) registry: Option<SourceSpan>,
+    /// What is named on this machine.
+    pub(super) places: Places,
+}
+
+impl GatewayTable {
+    /// The registry, unless the table has a fault.
+    pub(super) fn registry_config(&self) -> Option<&RegistryConfig> {
+        self.config.as_ref()?.registry.as_ref()
+    }
 }
 
 /// The keys that configure Redis; at most one may be set.
@@ -89,7 +100,8 @@ pub(super) struct NamedFiles {
 
 /// Reads the `[gateway]` table.
 pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTable {
-    let (listen, admin_listen) = listen::read(&mut table);
+    let (listen, admin_listen, mut taken) = listen::read(&mut table);
+    let mut places = Places::default();
     let redis_span = REDIS_KEYS.iter().find_map(|key| table.span_of(key));
     let redis = read_redis(&mut table);
     let drain = table.integer("drain_seconds", 0..=MAX_DRAIN_SECONDS, DEFAULT_DRAIN_SECONDS);
@@ -104,11 +116,22 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
     let administration = administration::read(table.table("administration"), folder);
     let public_port = read_public_port(&mut table);
     let registry_span = table.span_of("registry");
-    let registry = operator::read_registry(&mut table, folder);
-    let operator = operator::read(table.table("operator"), registry_span.is_some(), folder);
+    let registry = operator::read_registry(&mut table, folder, &mut places);
+    let operator = operator::read(table.table("operator"), registry_span.is_some(), folder, &mut taken, &mut places);
+    places.listen = taken.into_taken();
     let domains = domains::read(table.table("domains"), registry_span.as_ref());
     let has_acme = table.contains("acme");
+    let acme_span = table.span_of("acme");
     let acme = acme::read(table.table("acme"), domains.as_ref(), folder);
+    if let Some((acme, span)) = acme.as_ref().zip(acme_span.as_ref())
+        && !listen.is_empty()
+        && !acme.requests.challenges.iter().any(|challenge| is_answered(*challenge, &listen))
+    {
+        let problem = Problem::at(span, "no entry of `listen` can answer the challenges of the authorities");
+        let help = "`http-01` needs port 80, `{ address = \"0.0.0.0:80\", redirect_to_https = true }`, and `tls-alpn-01` a \
+            listener that speaks TLS";
+        table.context().report(problem.help(help).into_warning());
+    }
     let mut cache_mib = DEFAULT_CACHE_MIB;
     // The protocol of a faulty entry is unknown, so assume TLS.
     let speaks_tls = listen.is_empty() || listen.iter().any(|entry| entry.protocol == ListenProtocol::Tls);
@@ -158,7 +181,16 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
         certificate,
         redis: redis_span,
         registry: registry_span,
+        places,
     }
+}
+
+/// Whether a listener may get what an authority sends for a challenge. Which port of it others see is not known.
+fn is_answered(challenge: ChallengeKind, listen: &[ListenConfig]) -> bool {
+    listen.iter().any(|entry| match challenge {
+        ChallengeKind::Http01 => matches!(entry.protocol, ListenProtocol::Redirect { .. } | ListenProtocol::Http1),
+        ChallengeKind::TlsAlpn01 => entry.protocol == ListenProtocol::Tls,
+    })
 }
 
 /// The port in links, if it is set. 0, which is out of its range, stands for a missing key.

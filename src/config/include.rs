@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
@@ -58,8 +59,8 @@ impl Sources {
 
     fn included(&self) -> Vec<PathBuf> {
         let folder = folder_of(&self.path);
-        let matching = |pattern: &String| glob::glob(&whole_pattern(pattern, &folder)).ok();
-        self.patterns.iter().filter_map(matching).flat_map(Iterator::flatten).collect()
+        let found = |pattern: &String| find(&whole_pattern(pattern, &folder)).ok();
+        self.patterns.iter().filter_map(found).flatten().flatten().collect()
     }
 }
 
@@ -230,10 +231,14 @@ pub(super) fn read_file<'r>(
 fn matching(pattern: &StringValue, folder: &Path, context: &LoadContext<'_>) -> Option<Vec<PathBuf>> {
     let problem = |title: &str| Problem::at(&pattern.span, title);
     let written = &pattern.value;
-    let entries = match glob::glob(&whole_pattern(written, folder)) {
+    let entries = match find(&whole_pattern(written, folder)) {
         Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::InvalidInput => {
+            context.report(problem("not a pattern of file names").label(error.to_string()));
+            return None;
+        }
         Err(error) => {
-            context.report(problem("not a pattern of file names").label(error.msg));
+            context.report(problem("can't read a folder that the pattern leads to").label(error.to_string()));
             return None;
         }
     };
@@ -261,6 +266,17 @@ fn whole_pattern(written: &str, folder: &Path) -> String {
         return written.to_owned();
     }
     format!("{}/{written}", glob::Pattern::escape(&folder.to_string_lossy()))
+}
+
+/// What a whole pattern matches, and the folders that can't be read.
+///
+/// # Errors
+/// [`ErrorKind::InvalidInput`]: it is no pattern. [`ErrorKind::TimedOut`]: a file system does not answer.
+fn find(pattern: &str) -> io::Result<Vec<glob::GlobResult>> {
+    let entries = glob::glob(pattern).map_err(|error| io::Error::new(ErrorKind::InvalidInput, error.msg))?;
+    // By its own path, so that a folder that hangs is asked once.
+    let anything = fixed_folder(Path::new(pattern)).join("*");
+    regular_file::search(&anything, move |_| Ok(entries.collect()))
 }
 
 /// The folder that a pattern searches: its part before the first wildcard.

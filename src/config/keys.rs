@@ -7,6 +7,8 @@
 use std::path::Path;
 
 use super::context::LoadContext;
+use super::listen::ListenAddresses;
+use super::places::Places;
 use super::table::TableReader;
 use super::{acme, administration, databases, domains, gateway, limits, listen, oidc, operator, tenant, webhooks};
 
@@ -43,7 +45,8 @@ const READERS: [KeyReader; 19] = [
         oidc::read(Some(table), Path::new(""));
     }),
     ("`[gateway.operator]`", |table| {
-        operator::read(Some(table), true, Path::new(""));
+        let mut taken = ListenAddresses::new(table.context());
+        operator::read(Some(table), true, Path::new(""), &mut taken, &mut Places::default());
     }),
     ("`[gateway.domains]`", |table| {
         domains::read(Some(table), None);

@@ -3,7 +3,6 @@
 //! Owns the keys of an entry that is a table. A plain string is an entry with only an address, which is all that most
 //! gateways need. The process can bind an address only once, so no address may appear twice.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
@@ -51,15 +50,18 @@ impl From<SocketAddr> for ListenConfig {
 }
 
 /// Reads `listen` and `admin_listen`.
-pub(super) fn read(table: &mut TableReader<'_, '_>) -> (Vec<ListenConfig>, Option<SocketAddr>) {
-    let mut addresses = ListenAddresses { context: table.context(), taken: HashMap::new() };
+pub(super) fn read<'r>(
+    table: &mut TableReader<'r, '_>,
+) -> (Vec<ListenConfig>, Option<SocketAddr>, ListenAddresses<'r>) {
+    let mut addresses = ListenAddresses::new(table.context());
     let entries = table.required_strings_or_tables("listen");
     let listen = entries.into_iter().filter_map(|entry| match entry {
         StringOrTable::String(text) => addresses.read(&text).map(ListenConfig::from),
         StringOrTable::Table(table) => read_table(table, &mut addresses),
     });
     let listen = listen.collect();
-    (listen, table.string("admin_listen").and_then(|text| addresses.read(&text)))
+    let admin_listen = table.string("admin_listen").and_then(|text| addresses.read(&text));
+    (listen, admin_listen, addresses)
 }
 
 /// Reads every key that an entry may have, whichever are set.
@@ -110,25 +112,49 @@ fn read_network(text: &StringValue, context: &LoadContext<'_>) -> Option<IpNet> 
 }
 
 /// The addresses seen so far, with their spans.
-struct ListenAddresses<'r> {
+pub(super) struct ListenAddresses<'r> {
     context: &'r LoadContext<'r>,
-    taken: HashMap<SocketAddr, SourceSpan>,
+    taken: Vec<(SocketAddr, SourceSpan)>,
 }
 
-impl ListenAddresses<'_> {
+impl<'r> ListenAddresses<'r> {
+    pub(super) fn new(context: &'r LoadContext<'r>) -> Self {
+        Self { context, taken: Vec::new() }
+    }
+
     fn read(&mut self, text: &StringValue) -> Option<SocketAddr> {
         let Ok(address) = text.value.parse::<SocketAddr>() else {
             let problem = Problem::at(&text.span, "not an address to listen on");
             self.context.report(problem.label("expected `IP:PORT`"));
             return None;
         };
-        // Port 0 lets the system choose a free port, so it may appear twice.
-        if address.port() != 0
-            && let Some(first) = self.taken.insert(address, text.span.clone())
-        {
-            let problem = Problem::at(&text.span, format!("`{address}` stands here twice"));
-            self.context.report(problem.label("here").earlier(&first, "first here"));
-        }
+        self.take(address, &text.span);
         Some(address)
     }
+
+    /// Refuses an address that this process could not bind in addition to those before.
+    pub(super) fn take(&mut self, address: SocketAddr, span: &SourceSpan) {
+        if let Some((first, at)) = self.taken.iter().find(|(first, _)| collide(*first, address)) {
+            let title = match *first == address {
+                true => format!("`{address}` stands here twice"),
+                false => format!("`{address}` and `{first}` exclude each other"),
+            };
+            self.context.report(Problem::at(span, title).label("here").earlier(at, "first here"));
+        }
+        self.taken.push((address, span.clone()));
+    }
+
+    pub(super) fn into_taken(self) -> Vec<(SocketAddr, SourceSpan)> {
+        self.taken
+    }
+}
+
+/// Whether one of two addresses is the other, or every address of its family. Whether `[::]` has those of IPv4 too depends on
+/// the system. Port 0 lets the system choose a free port, so it may appear twice.
+fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let (ip, other_ip) = (one.ip(), other.ip());
+    let is_every = |ip: IpAddr, other: IpAddr| ip.is_unspecified() && ip.is_ipv4() == other.is_ipv4();
+    one.port() == other.port()
+        && one.port() != 0
+        && (ip == other_ip || is_every(ip, other_ip) || is_every(other_ip, ip))
 }

@@ -27,6 +27,9 @@ const MAX_TEXT: usize = 512;
 /// with a group for each team can't list them.
 const MAX_VALUES: usize = 100;
 
+/// What follows the issuer in the address of a provider's description (OpenID Connect Discovery 1.0, section 4).
+const DISCOVERY: &str = "/.well-known/openid-configuration";
+
 /// Hosts of Microsoft Entra ID.
 const ENTRA_HOSTS: [&str; 4] =
     ["login.microsoftonline.com", "login.microsoftonline.us", "login.partner.microsoftonline.cn", "sts.windows.net"];
@@ -74,14 +77,25 @@ pub struct OidcConfig {
     pub admin_values: Box<[Box<str>]>,
     /// The values of the claim that make a viewer.
     pub viewer_values: Box<[Box<str>]>,
+    /// Whether the operator vouches for the e-mail addresses of the provider's users where a token says nothing about them.
+    pub emails_are_verified: bool,
     /// Certificate authorities to trust in addition to the system's.
     pub authorities: Box<[CertificateDer<'static>]>,
 }
 
 impl PartialEq for OidcConfig {
     fn eq(&self, other: &Self) -> bool {
-        let Self { issuer, client_id, client_secret, scopes, role_claim, admin_values, viewer_values, authorities } =
-            self;
+        let Self {
+            issuer,
+            client_id,
+            client_secret,
+            scopes,
+            role_claim,
+            admin_values,
+            viewer_values,
+            emails_are_verified,
+            authorities,
+        } = self;
         *issuer == other.issuer
             && *client_id == other.client_id
             && client_secret.expose_secret() == other.client_secret.expose_secret()
@@ -89,6 +103,7 @@ impl PartialEq for OidcConfig {
             && *role_claim == other.role_claim
             && *admin_values == other.admin_values
             && *viewer_values == other.viewer_values
+            && *emails_are_verified == other.emails_are_verified
             && *authorities == other.authorities
     }
 }
@@ -96,6 +111,13 @@ impl PartialEq for OidcConfig {
 impl Eq for OidcConfig {}
 
 impl OidcConfig {
+    /// Whether the provider is Microsoft Entra ID.
+    #[must_use]
+    pub fn is_entra(&self) -> bool {
+        let host = Url::parse(&self.issuer).ok().and_then(|url| url.host_str().map(ToOwned::to_owned));
+        host.is_some_and(|host| ENTRA_HOSTS.contains(&&*host))
+    }
+
     /// The role that a value of the claim gives: a string, or an array of strings of which one is enough.
     #[must_use]
     pub fn role(&self, claim: &Value) -> Option<AdminRole> {
@@ -140,6 +162,7 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Option<
     }
     let admin_values = read_values(admin, context);
     let viewer_values = read_values(viewer, context);
+    let emails_are_verified = table.boolean("emails_are_verified", false);
     let authorities = table.string("ca_file").map(|path| read_authorities(&path, folder, context));
     table.finish();
     Some(OidcConfig {
@@ -148,6 +171,7 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Option<
         client_secret: SecretString::from(secret?),
         scopes: scopes?,
         role_claim: role_claim?,
+        emails_are_verified,
         admin_values: admin_values?,
         viewer_values: viewer_values?,
         authorities: authorities.map_or(Some(Vec::new()), |read| read)?.into(),
@@ -163,6 +187,11 @@ fn read_issuer(text: StringValue, context: &LoadContext<'_>) -> Option<Box<str>>
             .report(problem.label("expected an `https://` URL without `?` and `#`, exactly as the provider writes it"));
         return None;
     };
+    if url.path().ends_with(DISCOVERY) {
+        let problem = Problem::at(&text.span, "this is where the provider describes itself, and not its issuer");
+        context.report(problem.help(format!("leave out `{DISCOVERY}` at the end, which formgate adds")));
+        return None;
+    }
     let segment = url.path_segments().and_then(|mut segments| segments.next()).unwrap_or_default().to_ascii_lowercase();
     let segment = segment.replace("%7b", "{").replace("%7d", "}");
     if ENTRA_HOSTS.contains(&url.host_str().unwrap_or_default()) && ENTRA_SHARED.contains(&&*segment) {

@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use super::database;
+use super::listen::ListenAddresses;
+use super::places::Places;
 use super::problem::Problem;
 use super::table::{StringValue, TableReader};
 use super::tenant_variables::{self, TenantVariables};
@@ -84,7 +86,11 @@ impl std::fmt::Display for OperatorAddress {
 }
 
 /// Reads the keys of the registry; `None` if there is no registry.
-pub(super) fn read_registry(table: &mut TableReader<'_, '_>, folder: &Path) -> Option<RegistryConfig> {
+pub(super) fn read_registry(
+    table: &mut TableReader<'_, '_>,
+    folder: &Path,
+    places: &mut Places,
+) -> Option<RegistryConfig> {
     let variables = tenant_variables::read(table);
     let snapshot_at = table.span_of("registry_snapshot");
     let (registry, snapshot) = (table.string("registry"), table.string("registry_snapshot"));
@@ -103,6 +109,10 @@ pub(super) fn read_registry(table: &mut TableReader<'_, '_>, folder: &Path) -> O
         table.context().report(Problem::at(span, "not the path of a file"));
         return None;
     };
+    places.registry = address.location.file().map(|file| (file.to_owned(), text.span.clone()));
+    if let Some((file, span)) = snapshot.file().zip(snapshot_at.as_ref()) {
+        places.snapshot = Some((file.to_owned(), span.clone()));
+    }
     if database::is_file_of(&address.location, &snapshot) {
         table.context().report(Problem::at(&text.span, "the registry can't be its own snapshot"));
         return None;
@@ -112,10 +122,24 @@ pub(super) fn read_registry(table: &mut TableReader<'_, '_>, folder: &Path) -> O
 }
 
 /// Reads the table; `None` if it is missing.
-pub(super) fn read(table: Option<TableReader<'_, '_>>, has_registry: bool, folder: &Path) -> Option<OperatorConfig> {
+pub(super) fn read(
+    table: Option<TableReader<'_, '_>>,
+    has_registry: bool,
+    folder: &Path,
+    taken: &mut ListenAddresses<'_>,
+    places: &mut Places,
+) -> Option<OperatorConfig> {
     let mut table = table?;
-    let listen = table.required_strings("listen");
-    let listen = listen.iter().filter_map(|text| read_address(text, has_registry, folder, &table)).collect();
+    let texts = table.required_strings("listen");
+    let mut listen = Vec::with_capacity(texts.len());
+    for text in &texts {
+        let Some(address) = read_address(text, has_registry, folder, &table) else { continue };
+        match &address {
+            OperatorAddress::Unix(path) => places.sockets.push((path.clone(), text.span.clone())),
+            OperatorAddress::Tcp(address) => taken.take(*address, &text.span),
+        }
+        listen.push(address);
+    }
     table.finish();
     Some(OperatorConfig { listen })
 }
@@ -141,6 +165,11 @@ fn read_address(
         report(Problem::at(&text.span, "not an address to listen on").label(label));
         return None;
     };
+    if SocketAddr::ip(&address).is_unspecified() {
+        let problem =
+            Problem::at(&text.span, "the operator API has no TLS, and every network of this machine reaches it here");
+        report(problem.help("listen on a loopback or private address, or on a socket: `unix:PATH`").into_warning());
+    }
     if !has_registry {
         let problem = Problem::at(&text.span, "callers over TCP need tokens, which the registry keeps");
         report(problem.help("add `registry` to `[gateway]`, or listen on a socket: `unix:PATH`"));

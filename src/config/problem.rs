@@ -33,10 +33,20 @@ pub struct Problem {
 
 #[derive(Clone, Debug)]
 enum ProblemLocation {
-    Span(SourceSpan),
+    /// Boxed like `earlier`.
+    Span(Box<SourceSpan>),
     /// A line of a file that is no longer in memory; boxed like `earlier`.
     Line(Box<SourceLine>),
     File(PathBuf),
+}
+
+impl ProblemLocation {
+    /// The key of the value here, unless the report shows the line that it is on: the line may hold a secret, or only an item
+    /// of a list.
+    fn key_that_is_not_shown(&self) -> Option<&'static str> {
+        let Self::Span(span) = self else { return None };
+        span.key().filter(|key| span.is_hidden() || !span.line().0.contains(key))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -52,7 +62,7 @@ struct SourceLine {
 impl Problem {
     /// A fault at a span of a file.
     pub(super) fn at(span: &SourceSpan, title: impl Into<String>) -> Self {
-        Self::new(title, ProblemLocation::Span(span.clone()))
+        Self::new(title, ProblemLocation::Span(Box::new(span.clone())))
     }
 
     /// A fault of a whole file, such as one that can't be read.
@@ -70,6 +80,12 @@ impl Problem {
         self
     }
 
+    /// Whether it does not prevent the configuration from being used.
+    #[must_use]
+    pub fn is_warning(&self) -> bool {
+        self.is_warning
+    }
+
     /// The text next to the underlined span.
     pub(super) fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
@@ -78,7 +94,7 @@ impl Problem {
 
     /// Another span that the fault refers to.
     pub(super) fn earlier(mut self, span: &SourceSpan, label: impl Into<String>) -> Self {
-        self.earlier = Some(Box::new((ProblemLocation::Span(span.clone()), label.into())));
+        self.earlier = Some(Box::new((ProblemLocation::Span(Box::new(span.clone())), label.into())));
         self
     }
 
@@ -110,6 +126,15 @@ impl Problem {
             line.extend(part.iter().flat_map(|part| [before, part]));
         }
         line
+    }
+
+    /// The key whose value is at fault.
+    #[cfg(test)]
+    pub(super) fn key(&self) -> Option<&'static str> {
+        match &self.at {
+            ProblemLocation::Span(span) => span.key(),
+            ProblemLocation::Line(_) | ProblemLocation::File(_) => None,
+        }
     }
 
     /// The file with the fault.
@@ -145,7 +170,11 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let level = if self.is_warning { Level::WARNING } else { Level::ERROR };
-        let mut report = Group::with_title(level.primary_title(normalize_untrusted_str(&self.title)));
+        let title = match self.at.key_that_is_not_shown().filter(|key| !self.title.contains(&format!("`{key}`"))) {
+            Some(key) => format!("`{key}`: {}", self.title),
+            None => self.title.clone(),
+        };
+        let mut report = Group::with_title(level.primary_title(normalize_untrusted_str(&title)));
         report = report.elements(shown(&self.at, AnnotationKind::Primary, self.label.as_deref()));
         if let Some((at, label)) = self.earlier.as_deref() {
             report = report.elements(shown(at, AnnotationKind::Context, Some(label)));

@@ -244,12 +244,24 @@ pub(super) struct SourceSpan {
     source: Arc<SourceSection>,
     /// Offsets within the file.
     bytes: Range<usize>,
+    /// The key whose value, or an item of it, is here.
+    key: Option<&'static str>,
 }
 
 impl SourceSpan {
     /// A range of bytes as the parser of a section reported it.
     pub(super) fn new(source: &Arc<SourceSection>, span: Range<usize>) -> Self {
-        Self { source: Arc::clone(source), bytes: span.start + source.start..span.end + source.start }
+        Self { source: Arc::clone(source), bytes: span.start + source.start..span.end + source.start, key: None }
+    }
+
+    /// The same as the place of a value, or of an item of it.
+    pub(super) fn of_key(self, key: &'static str) -> Self {
+        Self { key: Some(key), ..self }
+    }
+
+    /// The key, if this is the place of a value.
+    pub(super) fn key(&self) -> Option<&'static str> {
+        self.key
     }
 
     pub(super) fn file(&self) -> &Arc<SourceFile> {

@@ -99,7 +99,7 @@ impl<'r, 't> TableReader<'r, 't> {
             self.context.report(Problem::at(&span, "expected an array of strings").label(found(&value)));
             return Vec::new();
         };
-        let read = |item| self.read_string(self.with_span(item), InRegistry::Literal);
+        let read = |item| self.read_string(self.with_span(key, item), InRegistry::Literal);
         items.into_iter().filter_map(read).collect()
     }
 
@@ -123,7 +123,7 @@ impl<'r, 't> TableReader<'r, 't> {
             self.context.report(Problem::at(&span, "expected an array of strings or tables").label(found(&value)));
             return Vec::new();
         };
-        let read = |item| match self.with_span(item) {
+        let read = |item| match self.with_span(key, item) {
             table @ (_, DeValue::Table(_)) => self.read_table(table).map(StringOrTable::Table),
             text @ (_, DeValue::String(_)) => self.read_string(text, InRegistry::Literal).map(StringOrTable::String),
             (span, other) => {
@@ -183,7 +183,7 @@ impl<'r, 't> TableReader<'r, 't> {
             self.context.report(problem.help(format!("write `[[{key}]]`, with two pairs of brackets, for each {key}")));
             return Vec::new();
         };
-        items.into_iter().filter_map(|item| self.read_table(self.with_span(item))).collect()
+        items.into_iter().filter_map(|item| self.read_table(self.with_span(key, item))).collect()
     }
 
     /// The tables under keys that the operator chooses, with these keys.
@@ -245,7 +245,7 @@ impl<'r, 't> TableReader<'r, 't> {
 
     fn take(&mut self, key: &'static str) -> Option<(SourceSpan, DeValue<'t>)> {
         self.known.push(key);
-        self.values.remove(key).map(|value| self.with_span(value))
+        self.values.remove(key).map(|value| self.with_span(key, value))
     }
 
     fn require(&self, key: &str, kind: &str) {
@@ -269,8 +269,8 @@ impl<'r, 't> TableReader<'r, 't> {
         });
     }
 
-    fn with_span(&self, value: Spanned<DeValue<'t>>) -> (SourceSpan, DeValue<'t>) {
-        (SourceSpan::new(&self.source, value.span()), value.into_inner())
+    fn with_span(&self, key: &'static str, value: Spanned<DeValue<'t>>) -> (SourceSpan, DeValue<'t>) {
+        (SourceSpan::new(&self.source, value.span()).of_key(key), value.into_inner())
     }
 
     fn read_string(&self, (span, value): (SourceSpan, DeValue<'t>), in_registry: InRegistry) -> Option<StringValue> {

@@ -270,7 +270,7 @@ fn fingerprint_of(file: &SourceFile, section: &Range<usize>) -> Option<NonZero<u
 }
 
 /// A hash of a value, stable within this process.
-fn fingerprint(value: impl Hash) -> u64 {
+pub(super) fn fingerprint(value: impl Hash) -> u64 {
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     KEYS.hash_one(value)
 }

@@ -92,6 +92,8 @@ impl Folder {
             let (line, column) = problem.line_and_column().unwrap();
             let place = format!("--> {}:{line}:{column}\n", problem.path().display());
             assert!(format!("{report}\n").contains(&place), "{place} is missing in\n{report}");
+            let key = problem.key().unwrap_or_default();
+            assert!(problem.to_string().contains(key), "{key} is missing in\n{problem}");
         }
         faults
     }

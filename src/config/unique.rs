@@ -7,11 +7,11 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
-use super::TenantConfig;
 use super::context::LoadContext;
 use super::problem::Problem;
 use super::source::SourceSpan;
-use super::tenant::{LoadedTenant, Located, TenantTable};
+use super::tenant::{LoadedTenant, Located, TenantTable, fingerprint};
+use super::{RegistryConfig, TenantConfig, database};
 use crate::host::HostPattern;
 use crate::store::FileId;
 
@@ -65,6 +65,19 @@ fn check_databases(tenants: &[LoadedTenant], context: &LoadContext<'_>) {
                 let title = "each tenant needs a database of its own".to_owned();
                 report(&second.span, &first.span, title, context);
             }
+        }
+    }
+}
+
+/// Reports tenants whose database is that of the registry, or its snapshot.
+pub(super) fn check_own(registry: &RegistryConfig, tenants: &[LoadedTenant], context: &LoadContext<'_>) {
+    let own = [(&registry.database, "the registry"), (&registry.snapshot, "the snapshot of the registry")];
+    let own = own.map(|(location, what)| (fingerprint(database::identity(location, context)), what));
+    for tenant in tenants {
+        let Some((_, what)) = own.iter().find(|(taken, _)| tenant.database() == Some(*taken)) else { continue };
+        if let Some(database) = &tenant.table(context).database {
+            let problem = Problem::at(&database.span, format!("the database is that of {what}"));
+            context.report(problem.help("give each tenant, and the registry, a database of its own"));
         }
     }
 }

@@ -124,6 +124,11 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Webhook
     config.requests.authorities = authorities.unwrap_or_default();
     let servers = table.strings("dns_servers");
     config.requests.dns_servers = servers.iter().filter_map(|text| read_dns_server(text, context)).collect();
+    let previous_at = table.span_of("previous_secret_key").filter(|_| !table.contains("secret_key"));
+    if let Some(span) = previous_at {
+        let problem = Problem::at(&span, "new secrets are not sealed: there is no `secret_key`");
+        context.report(problem.help("set `secret_key` too; this key only opens what it sealed before").into_warning());
+    }
     let mut key = |name| table.string(name).and_then(|text| read_key(&text, context));
     let (current, previous) = (key("secret_key"), key("previous_secret_key"));
     config.seals = Seals::new(current, previous);
@@ -145,9 +150,18 @@ pub(super) fn read_key(text: &StringValue, context: &LoadContext<'_>) -> Option<
 
 fn read_target(text: &StringValue, context: &LoadContext<'_>) -> Option<AllowedTarget> {
     let target = AllowedTarget::parse(&text.value).ok();
-    if target.is_none() {
-        let problem = Problem::at(&text.span, "neither a network nor a host name");
-        context.report(problem.label("expected `ADDRESS/BITS`, as `10.0.0.0/8`, an address, or a host name"));
+    let fault = match &target {
+        None => Some((
+            "neither a network nor a host name",
+            "expected `ADDRESS/BITS`, as `10.0.0.0/8`, an address, or a host name",
+        )),
+        Some(target) => target.is_never_allowed().then_some((
+            "this target can't be allowed",
+            "link-local addresses and the metadata services of clouds give credentials to every client",
+        )),
+    };
+    if let Some((title, label)) = fault {
+        context.report(Problem::at(&text.span, title).label(label));
     }
     target
 }

@@ -1,6 +1,7 @@
 //! Begins the order of a domain, at the first authority that CAA allows, that works and that has an order left.
 //!
 //! An authority whose budget is used up, or that answered with a rate limit, is passed over, for renewals as for new domains.
+//! A renewal that names the certificate which it replaces takes nothing of the budgets of an authority that exempts it.
 //! The order waits only if each one is, until the earliest instant at which one of them may be asked. A host that has failed
 //! its validations too often waits for the authority that counted them: another one would verify the same records.
 
@@ -15,7 +16,7 @@ use super::budgets::{self, Order};
 use super::orders::PendingOrder;
 use super::reason::{OtherReason, Reason};
 use super::{Domains, DomainsError, schedule};
-use crate::acme::CertificateRequest;
+use crate::acme::{Acme, CertificateRequest};
 use crate::config::AcmeConfig;
 use crate::host::HostName;
 use crate::store::registry::{BudgetTaken, DomainRecord, DomainState};
@@ -54,12 +55,12 @@ impl Domains {
         allowed: &[usize],
         unasked: Option<String>,
     ) -> Result<(), DomainsError> {
-        let Some((acme, _)) = self.client().await? else { return Ok(()) };
+        let Some((acme, client)) = self.client().await? else { return Ok(()) };
         let now = Instant::now();
         let working = self.breakers.working(allowed, now);
         let mut earliest: Option<Wait> = None;
         for authority in &working {
-            match self.begin(&domain, host, acme, *authority, unasked.as_deref()).await? {
+            match self.begin(&domain, host, (acme, client), *authority, unasked.as_deref()).await? {
                 Begun::Yes(domain) => return self.go_on(*domain, host).await,
                 Begun::NotOwn => return Ok(()),
                 Begun::Not(wait) => {
@@ -87,7 +88,7 @@ impl Domains {
         &self,
         domain: &DomainRecord,
         host: &HostName,
-        acme: &AcmeConfig,
+        (acme, client): (&AcmeConfig, &Acme),
         authority: usize,
         unasked: Option<&str>,
     ) -> Result<Begun, DomainsError> {
@@ -104,6 +105,12 @@ impl Domains {
         if let Some(at) = of_host.1.max(of_all.1) {
             return wait(limit_of(domain, name), at, false);
         }
+        let kind = if domain.not_after.is_some() { Order::Renewal } else { Order::First };
+        let limits = acme.limits[authority];
+        let is_exempt = kind == Order::Renewal
+            && limits.exempts_renewals
+            && client.has_renewal_info(authority).await.unwrap_or(false)
+            && self.replaced(domain, name).await.is_some();
         let (request_host, seals) = (host.clone(), acme.seals.clone());
         let request = tokio::task::spawn_blocking(move || CertificateRequest::generate(&request_host)).await;
         let request = request.map_err(|_| DomainsError::Damaged)?;
@@ -114,14 +121,17 @@ impl Domains {
             csr: STANDARD.encode(&request.csr),
             url: None,
             challenge: None,
+            is_exempt,
             unasked: unasked.map(ToOwned::to_owned),
         };
         let mut domain = domain.clone();
-        let kind = if domain.not_after.is_some() { Order::Renewal } else { Order::First };
-        let limits = acme.limits[authority];
-        let has_others = registry.has_others(&domain.slug).await?;
-        let account = has_others.then(|| budgets::used_by(name, &domain.slug));
-        let budgets = budgets::of_order(name, limits, account, &domain.host, kind);
+        let budgets = if is_exempt {
+            Vec::new()
+        } else {
+            let has_others = registry.has_others(&domain.slug).await?;
+            let account = has_others.then(|| budgets::used_by(name, &domain.slug));
+            budgets::of_order(name, limits, account, &domain.host, kind)
+        };
         if kind == Order::First {
             self.enter(&mut domain, DomainState::Issuing, &Reason::None {});
         }

@@ -110,7 +110,8 @@ fn registered(host: &str) -> &str {
 mod tests {
     use super::*;
 
-    const LIMITS: AuthorityLimits = AuthorityLimits { orders: 300, per_domain: Some(50), per_host: Some(5) };
+    const LIMITS: AuthorityLimits =
+        AuthorityLimits { orders: 300, per_domain: Some(50), per_host: Some(5), exempts_renewals: true };
 
     #[test]
     fn an_order_counts_for_the_authority_the_registered_domain_and_the_host() {

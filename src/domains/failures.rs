@@ -56,6 +56,7 @@ impl Domains {
         self.metrics.ordered(&name, if error.fault() == Fault::Host { "refused" } else { "failed" });
         let registry = self.registry().await?;
         let pending = PendingOrder::read(&domain);
+        let is_exempt = pending.as_ref().is_some_and(|pending| pending.is_exempt);
         let has_order = pending.as_ref().is_some_and(|pending| pending.url.is_some());
         // What this node could not look at may be what the authority found.
         let unasked = pending.and_then(|pending| pending.unasked).filter(|_| error.may_be_dns());
@@ -104,7 +105,7 @@ impl Domains {
                 }
             }
         }
-        if domain.pending.is_none() {
+        if domain.pending.is_none() && !is_exempt {
             let nothing_issued = budgets::of_certificates(&name, acme.limits[authority], &domain.host, Order::Renewal);
             registry.give_back(&nothing_issued).await?;
         }

@@ -44,6 +44,9 @@ impl Domains {
     /// Looks at a row, and walks it as far as that goes now. A write that comes too late is no error: another node goes on.
     pub(super) async fn look_at(&self, mut domain: DomainRecord) -> Result<Next, DomainsError> {
         let Ok(host) = HostName::parse(&domain.host) else { return nothing(self.remove(domain).await) };
+        if domain.has_lapsed && !self.note_lapse(&mut domain).await? {
+            return Ok(Next::Nothing);
+        }
         if domain.state == DomainState::Gone && domain.is_added {
             return nothing(self.show_gone(domain).await);
         }
@@ -88,6 +91,17 @@ impl Domains {
                 nothing(self.fault(domain, fault).await)
             }
         }
+    }
+
+    /// The certificate of a live domain has expired. Returns whether the lease is still its own.
+    async fn note_lapse(&self, domain: &mut DomainRecord) -> Result<bool, DomainsError> {
+        domain.has_lapsed = false;
+        domain.since = domain.not_after.unwrap_or(domain.since);
+        let DomainRecord { host, slug, .. } = &*domain;
+        let (state, next_step) = (domain.state.as_str(), Reason::of(domain, None).next_step());
+        tracing::warn!(tenant = slug, host, state, reason = "expired", next_step, "domain");
+        let events = [event("domain.failing", domain)];
+        Ok(self.registry().await?.write_domain(domain, Lease::Keep, &events).await?)
     }
 
     /// All authorities.
@@ -228,6 +242,7 @@ impl Domains {
     /// Moves a row to a state and a reason, and logs it if they are new.
     pub(super) fn enter(&self, domain: &mut DomainRecord, state: DomainState, reason: &Reason) {
         let before = Reason::read(&domain.reason);
+        let state = state.with_certificate(domain.not_after, self.now());
         if domain.state != state {
             domain.since = self.now();
         }
@@ -262,7 +277,7 @@ fn nothing(written: Result<(), DomainsError>) -> Result<Next, DomainsError> {
 
 /// An event of a domain, with its state and reason.
 pub(super) fn event(kind: &'static str, domain: &DomainRecord) -> DomainEvent {
-    let reason = Reason::read(&domain.reason);
+    let reason = Reason::of(domain, None);
     let not_after: Option<Timestamp> = domain.not_after;
     let detail = json!({
         "state": domain.state.as_str(),

@@ -3,7 +3,7 @@
 //! The tables of tenants also win over claims of others that are not proved: [`super::life`] ends these.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::{Domains, DomainsError, new_proof};
 use crate::host::HostName;
@@ -14,42 +14,58 @@ use crate::tenant::Directory;
 /// Larger: a longer transaction. Smaller: more of them.
 const AT_ONCE: usize = 500;
 
-/// The hosts of tables with their tenants, and whether each needs a certificate, as far as this node has made rows for them:
-/// so a change of the directory costs what is new in it.
+/// The hosts of tables for which this node has made rows.
 #[derive(Debug, Default)]
 pub(super) struct Needed {
-    known: Mutex<HashMap<(HostName, Arc<str>), bool>>,
+    /// With their tenants, and whether each needs a certificate.
+    known: HashMap<(HostName, Arc<str>), bool>,
+    /// The directory that they are from.
+    seen: Option<Arc<Directory>>,
 }
 
 impl Needed {
     /// Forgets them: rows are made again where they are missing, as after a restore of the registry.
-    pub(super) fn forget(&self) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
     }
 
     /// Makes rows for the hosts that need one and have none yet, and has claims of others to new hosts of tables checked.
-    /// Domains that were added have their rows.
-    pub(super) async fn make(&self, domains: &Domains, directory: &Directory) -> Result<(), DomainsError> {
-        let mut hosts = HashMap::new();
-        for tenant in directory.configs() {
+    /// Domains that were added have their rows. Costs what has changed in the directory, unless it was made anew by a reload of
+    /// the files: then the certificate of the gateway may cover other hosts.
+    pub(super) async fn make(&mut self, domains: &Domains, directory: &Arc<Directory>) -> Result<(), DomainsError> {
+        let all = std::mem::take(&mut self.known);
+        let (before, mut known, mut had) = match self.seen.take() {
+            Some(seen) if Arc::ptr_eq(&seen, directory) => {
+                (self.known, self.seen) = (all, Some(seen));
+                return Ok(());
+            }
+            Some(seen) if directory.shares_with(&seen) => (seen, all, HashMap::new()),
+            _ => (Arc::default(), HashMap::new(), all),
+        };
+        for tenant in before.configs_apart(directory) {
+            let hosts = tenant.table_hosts().map(|host| (host.clone(), Arc::clone(&tenant.slug)));
+            had.extend(hosts.filter_map(|host| known.remove_entry(&host)));
+        }
+        let mut new = Vec::new();
+        for tenant in directory.configs_apart(&before) {
             for host in tenant.table_hosts() {
                 let needs_certificate = domains.needs_certificate(directory, host);
-                hosts.insert((host.clone(), Arc::clone(&tenant.slug)), needs_certificate);
+                let host = (host.clone(), Arc::clone(&tenant.slug));
+                if had.get(&host) != Some(&needs_certificate) {
+                    new.push((host.clone(), needs_certificate));
+                }
+                known.insert(host, needs_certificate);
             }
         }
-        let new: Vec<_> = {
-            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            hosts.iter().filter(|(host, needs)| known.get(host) != Some(*needs)).collect()
-        };
         let registry = domains.registry().await?;
         for some in new.chunks(AT_ONCE) {
             let owned: Vec<_> = some.iter().map(|((host, slug), _)| (host.to_string(), slug.to_string())).collect();
             registry.check_claims_to(&owned).await?;
-            let needed = owned.into_iter().zip(some).filter(|(_, (_, needs))| **needs);
+            let needed = owned.into_iter().zip(some).filter(|(_, (_, needs))| *needs);
             let rows: Vec<_> = needed.map(|((host, slug), _)| (host, slug, new_proof())).collect();
             registry.need_domains(&rows).await?;
         }
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = hosts;
+        (self.known, self.seen) = (known, Some(Arc::clone(directory)));
         Ok(())
     }
 }

@@ -15,6 +15,7 @@ use secrecy::zeroize::Zeroizing;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
+use super::budgets::{self, Order};
 use super::life::event;
 use super::reason::Reason;
 use super::renewal::spread;
@@ -25,7 +26,7 @@ use crate::config::AcmeConfig;
 use crate::host::HostName;
 use crate::seal::Unopened;
 use crate::store::registry::{
-    CertificateRecord, DomainEvent, DomainRecord, DomainState, Lease, NodeRecord, StoredPair,
+    BudgetTaken, CertificateRecord, DomainEvent, DomainRecord, DomainState, Lease, NodeRecord, StoredPair,
 };
 use crate::store::with_causes;
 
@@ -57,6 +58,9 @@ pub(super) struct PendingOrder {
     /// The challenge, once the authority is to verify it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) challenge: Option<PublishedChallenge>,
+    /// Whether it took nothing of the budgets, since it names the certificate that it replaces.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub(super) is_exempt: bool,
     /// Why DNS could not be asked before it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) unasked: Option<String>,
@@ -152,8 +156,15 @@ impl Domains {
         steps: &mut Steps<'_>,
     ) -> Result<String, AcmeError> {
         let replaced = self.replaced(&steps.domain, &steps.pending.authority).await;
-        let opened = match client.open(authority, host, replaced.as_deref()).await {
-            Err(AcmeError::ReplacesRefused { .. }) => client.open(authority, host, None).await?,
+        let opened = match &replaced {
+            Some(replaced) => client.open(authority, host, Some(replaced)).await,
+            None => Err(AcmeError::ReplacesRefused { detail: String::new() }),
+        };
+        let opened = match opened {
+            Err(AcmeError::ReplacesRefused { .. }) => {
+                self.count_order(authority, steps).await?;
+                client.open(authority, host, None).await?
+            }
             opened => opened?,
         };
         steps.pending.url = Some(opened.url.clone());
@@ -161,8 +172,27 @@ impl Domains {
         Ok(opened.url)
     }
 
+    /// Takes the budgets of an order that took nothing because it was to name the certificate which it replaces.
+    async fn count_order(&self, authority: usize, steps: &mut Steps<'_>) -> Result<(), AcmeError> {
+        let Some(acme) = self.acme.as_ref().filter(|_| steps.pending.is_exempt) else { return Ok(()) };
+        let Steps { domain, pending, .. } = steps;
+        let budgets = budgets::of_order(&pending.authority, acme.limits[authority], None, &domain.host, Order::Renewal);
+        let counted = PendingOrder { is_exempt: false, ..pending.clone() };
+        let row = DomainRecord { pending: counted.stored(), ..domain.clone() };
+        let registry = self.registry().await.map_err(|_| AcmeError::Stopped)?;
+        match registry.take_budgets(&budgets, &row).await {
+            Ok(BudgetTaken::Yes) => (*domain, *pending) = (row, counted),
+            Ok(BudgetTaken::NotOwn) | Err(_) => return Err(AcmeError::Stopped),
+            Ok(BudgetTaken::Until { budget, at }) => {
+                let of = budget.split(' ').next().unwrap_or_default();
+                return Err(AcmeError::Limited { until: Some(at), detail: format!("budget of {of}") });
+            }
+        }
+        Ok(())
+    }
+
     /// The id of the certificate that an order replaces. Only the authority that issued it knows it.
-    async fn replaced(&self, domain: &DomainRecord, authority: &str) -> Option<String> {
+    pub(super) async fn replaced(&self, domain: &DomainRecord, authority: &str) -> Option<String> {
         let record = self.registry().await.ok()?.find_certificate(&domain.host).await.ok()??;
         let is_its_own = record.slug == domain.slug && record.authority == authority;
         let pair = record.pair.filter(|_| is_its_own)?;

@@ -20,6 +20,8 @@ pub struct Plan {
     pub renewals_a_day: u64,
     /// Orders that the authority allows in a day.
     pub orders_a_day: u64,
+    /// Whether the authority counts no renewals, so that they leave all orders for new hosts.
+    pub exempts_renewals: bool,
     /// The time in which all of them are issued the first time.
     pub first_issue: Duration,
 }
@@ -35,6 +37,7 @@ impl Plan {
             hosts,
             renewals_a_day: hosts.div_ceil(renewed_after),
             orders_a_day: orders * 8,
+            exempts_renewals: limits.exempts_renewals,
             first_issue: Duration::from_secs((hosts * 3 * 3600).div_ceil(orders)),
         }
     }
@@ -42,7 +45,7 @@ impl Plan {
     /// Whether the authority allows the renewals.
     #[must_use]
     pub fn is_possible(&self) -> bool {
-        self.renewals_a_day <= self.orders_a_day
+        self.exempts_renewals || self.renewals_a_day <= self.orders_a_day
     }
 }
 
@@ -86,11 +89,14 @@ mod tests {
 
     #[test]
     fn ten_thousand_hosts_are_167_renewals_a_day_and_100_hours_at_first() {
-        let limits = AuthorityLimits { orders: 300, per_domain: None, per_host: None };
+        let limits = AuthorityLimits { orders: 300, per_domain: None, per_host: None, exempts_renewals: false };
         let plan = Plan::new(10_000, 90, limits);
         assert_eq!((plan.renewals_a_day, plan.orders_a_day), (167, 2400));
         assert_eq!(plan.first_issue, Duration::from_hours(100));
         assert!(plan.is_possible());
         assert!(!Plan::new(10_000, 6, limits).is_possible(), "certificates of six days");
+        assert!(!Plan::new(200_000, 64, limits).is_possible());
+        let exempt = AuthorityLimits { exempts_renewals: true, ..limits };
+        assert!(Plan::new(200_000, 64, exempt).is_possible(), "they are not counted");
     }
 }

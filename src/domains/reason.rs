@@ -38,6 +38,11 @@ pub enum OtherReason {
         /// The records that lead it here, as far as the configuration has them.
         records: Vec<Record>,
     },
+    /// Its certificate has expired, and nothing else is known to be wrong. Never stored: [`Reason::of`] derives it.
+    Expired {
+        /// When.
+        at: Timestamp,
+    },
     /// DNS could not be asked. What was known before still holds, so the state does not change.
     DnsDown {
         /// Why not.
@@ -120,6 +125,12 @@ impl Reason {
             let label = config.and_then(|config| own_label(domain, config));
             return Self::not_checked_yet(&domain.host, label.as_ref(), config);
         }
+        if domain.state == DomainState::Failing
+            && stored.is_empty()
+            && let Some(at) = domain.not_after
+        {
+            return Self::Other(OtherReason::Expired { at });
+        }
         stored
     }
 
@@ -151,6 +162,7 @@ impl Reason {
             Self::None {} => "",
             Self::Dns(fault) => fault.reason(),
             Self::Other(OtherReason::NotCheckedYet { .. }) => "not_checked_yet",
+            Self::Other(OtherReason::Expired { .. }) => "expired",
             Self::Other(OtherReason::DnsDown { .. }) => DNS_DOWN,
             Self::Other(OtherReason::Taken { .. }) => "taken",
             Self::Other(OtherReason::ClaimExpired {}) => "claim_expired",
@@ -179,6 +191,9 @@ impl Reason {
             ),
             Self::Other(OtherReason::NotCheckedYet { records, .. }) => {
                 format!("{} A running node checks it soon", imperative(records))
+            }
+            Self::Other(OtherReason::Expired { at: expired }) => {
+                format!("Nothing to do. The certificate expired at {}. Another one is ordered soon", at(expired))
             }
             Self::Other(OtherReason::DnsDown { detail, until, records }) if records.is_empty() => {
                 format!("Nothing to do. DNS can't be asked ({detail}). The next try is at {}", at(until))

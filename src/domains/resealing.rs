@@ -123,7 +123,7 @@ async fn reseal_certificates(registry: &Registry, seals: &Seals, resealed: &mut 
     let mut after = 0;
     loop {
         // One that was sealed again has a later revision, and is found to be current.
-        let page = registry.certificates_after(after, PAGE).await?;
+        let page = registry.certificates(after, i64::MAX, PAGE).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = last.revision;
         for certificate in page {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use tokio::task::{self, JoinSet};
 
 use super::life::Next;
@@ -15,9 +16,10 @@ use super::needed::Needed;
 use super::reason::DNS_DOWN;
 use super::{Domains, DomainsError, Reason, budgets};
 use crate::background::{Run, Task};
-use crate::store::registry::{DomainCount, DomainFilter, DomainRecord, DomainState, DueDomain};
-use crate::store::with_causes;
-use crate::tenant::Directory;
+use crate::store::Registry;
+use crate::store::registry::{
+    DomainCount, DomainFilter, DomainRecord, DomainState, DueDomain, RegistryUse, StoredCounts,
+};
 
 /// How often rows that are due are looked for.
 ///
@@ -51,11 +53,29 @@ const READ: u32 = 64;
 
 /// How often rows are made for every host, and not only for new ones. A restore of the registry is noticed at once.
 ///
-/// Larger: a host whose row is lost waits for longer. Smaller: more statements that change nothing.
-const MAKE_INTERVAL: Duration = Duration::from_mins(10);
+/// Larger: a host whose row is lost waits for longer. Smaller: each node has more statements that change nothing, some for
+/// every host.
+const MAKE_INTERVAL: Duration = Duration::from_hours(6);
 
-/// How often the domains are counted for the metrics.
+/// How often the rows of budgets are removed that are full.
+///
+/// Larger: more rows that say nothing. Smaller: more statements.
+const FORGET_INTERVAL: Duration = Duration::from_mins(10);
+
+/// How often what was counted for the metrics is read.
+///
+/// Larger: metrics and readiness are older. Smaller: more statements.
+const READ_COUNTS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How often the domains are counted, by one node for all.
+///
+/// Larger: metrics and readiness are older. Smaller: more work for the registry.
 const COUNT_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Counting takes at most one part in so many of the time.
+///
+/// Larger: with very many domains, metrics and readiness are older. Smaller: the registry works more.
+const COUNT_SHARE: u32 = 100;
 
 /// How many domains that fail are named in readiness.
 ///
@@ -76,15 +96,14 @@ pub struct DomainWorker {
     /// When they were read.
     read_at: Option<Instant>,
     needed: Needed,
-    /// The directory whose hosts have rows.
-    seen: Option<Arc<Directory>>,
     /// When rows were made for every host.
     made_at: Option<Instant>,
     /// How often the registry had been restored by then.
     restores: u64,
+    /// When budgets that are full were removed.
+    forgot_at: Option<Instant>,
     counted_at: Option<Instant>,
-    /// Whether the last failure was logged.
-    is_failing: Arc<AtomicBool>,
+    rights_checked_at: Option<Instant>,
 }
 
 /// A domain that is worked on.
@@ -107,33 +126,45 @@ impl DomainWorker {
             is_more: false,
             read_at: None,
             needed: Needed::default(),
-            seen: None,
             made_at: None,
             restores: 0,
+            forgot_at: None,
             counted_at: None,
-            is_failing: Arc::default(),
+            rights_checked_at: None,
         }
     }
 
     async fn work(&mut self) -> Result<(), DomainsError> {
+        self.check_rights().await?;
         let directory = self.domains.directory.load_full();
         let restores = self.domains.following.restores();
         if self.made_at.is_none_or(|at| at.elapsed() >= MAKE_INTERVAL) || self.restores != restores {
             self.needed.forget();
-            (self.seen, self.made_at, self.restores) = (None, Some(Instant::now()), restores);
+            (self.made_at, self.restores) = (Some(Instant::now()), restores);
+        }
+        if self.forgot_at.is_none_or(|at| at.elapsed() >= FORGET_INTERVAL) {
+            self.forgot_at = Some(Instant::now());
             self.domains.registry().await?.forget_full_budgets().await?;
         }
-        if self.seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &directory)) {
-            self.needed.make(&self.domains, &directory).await?;
-            self.seen = Some(directory);
-        }
+        self.needed.make(&self.domains, &directory).await?;
         while let Some(ended) = self.working.try_join_next_with_id() {
             self.ended(ended);
         }
         while self.begin().await? {}
-        if self.counted_at.is_none_or(|at| at.elapsed() >= COUNT_INTERVAL) {
+        if self.counted_at.is_none_or(|at| at.elapsed() >= READ_COUNTS_INTERVAL) {
             self.counted_at = Some(Instant::now());
             self.count().await?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the rights of this node's role at the start and now and then, and more often while some are missing.
+    async fn check_rights(&mut self) -> Result<(), DomainsError> {
+        let interval = if self.domains.trouble.lacks_rights() { COUNT_INTERVAL } else { MAKE_INTERVAL };
+        if self.rights_checked_at.is_none_or(|at| at.elapsed() >= interval) {
+            let missing = self.domains.registry().await?.missing_rights(&[RegistryUse::WorkOnDomains]).await?;
+            self.domains.trouble.note_rights(missing);
+            self.rights_checked_at = Some(Instant::now());
         }
         Ok(())
     }
@@ -157,7 +188,7 @@ impl DomainWorker {
         // Other nodes were faster: what they have left is read with the next run.
         self.is_more &= is_begun;
         for domain in leased {
-            let (domains, is_failing) = (Arc::clone(&self.domains), Arc::clone(&self.is_failing));
+            let domains = Arc::clone(&self.domains);
             let is_asked = next.iter().any(|due| due.is_asked && due.host == domain.host && due.slug == domain.slug);
             let is_asked = Arc::new(AtomicBool::new(is_asked));
             let begun = Begun { slug: domain.slug.clone(), is_asked: Arc::clone(&is_asked) };
@@ -173,31 +204,33 @@ impl DomainWorker {
                     }
                     Err(error) => Err(error),
                 };
-                note(&outcome, &host, &is_failing);
+                domains.trouble.note_domain(&host, &outcome);
             });
             self.begun.insert(task.id(), begun);
         }
         Ok(is_begun)
     }
 
+    /// Shows what was counted, and counts if it is time and no other node does.
     async fn count(&self) -> Result<(), DomainsError> {
         let (domains, metrics) = (&self.domains, &self.domains.metrics);
         let registry = domains.registry().await?;
-        let counts = registry.count_domains().await?;
-        let read = |DomainCount { state, reason, count }: &DomainCount| (state.as_str(), reason.clone(), *count);
-        let counts: Vec<_> = counts.iter().map(read).collect();
-        metrics.counted(&DomainState::ALL.map(DomainState::as_str), &counts);
-        let unasked =
-            counts.iter().filter(|(_, reason, _)| reason == DNS_DOWN).map(|(.., count)| count.cast_unsigned());
-        domains.unasked.store(unasked.sum(), Ordering::Relaxed);
-        metrics.late.set(registry.count_late_domains().await?);
-        let failing = DomainFilter { state: Some(DomainState::Failing), ..DomainFilter::default() };
-        let failing = registry.list_domains(&failing, MAX_NAMED).await?;
-        let fault = |row: &DomainRecord| {
-            let reason = Reason::read(&row.reason);
-            (row.slug.as_str().into(), format!("{}: {}. {}", row.host, reason.name(), reason.next_step()))
+        let StoredCounts { counts, is_due } = registry.stored_counts().await?;
+        let counts = if is_due && registry.lease_counting().await? {
+            let began = Instant::now();
+            let counts = Counts::read(registry).await?;
+            let text = serde_json::to_string(&counts).expect("texts and numbers are always JSON");
+            registry.store_counts(&text, COUNT_INTERVAL.max(began.elapsed() * COUNT_SHARE)).await?;
+            counts
+        } else {
+            serde_json::from_str(&counts).unwrap_or_default()
         };
-        domains.failing.store(Arc::new(failing.iter().map(fault).collect()));
+        metrics.counted(&DomainState::ALL.map(DomainState::as_str), &counts.states);
+        let unasked =
+            counts.states.iter().filter(|(_, reason, _)| reason == DNS_DOWN).map(|(.., count)| count.cast_unsigned());
+        domains.unasked.store(unasked.sum(), Ordering::Relaxed);
+        metrics.late.set(counts.late);
+        domains.failing.store(Arc::new(counts.failing.into_iter().map(|(slug, fault)| (slug.into(), fault)).collect()));
         domains.try_keys(registry).await?;
         let Some(acme) = &domains.acme else { return Ok(()) };
         for (at, (authority, limits)) in acme.requests.authorities.iter().zip(&acme.limits).enumerate() {
@@ -205,6 +238,36 @@ impl DomainWorker {
             metrics.authority(&authority.name, left, !domains.breakers.is_open(at, Instant::now()));
         }
         Ok(())
+    }
+}
+
+/// What one node counts for all.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Counts {
+    /// States, reasons and numbers.
+    states: Vec<(String, String, i64)>,
+    /// Certificates that should have been renewed.
+    late: i64,
+    /// The first domains that fail: tenants, with what is wrong.
+    failing: Vec<(String, String)>,
+}
+
+impl Counts {
+    async fn read(registry: &Registry) -> Result<Self, DomainsError> {
+        let states = registry.count_domains().await?.into_iter();
+        let states = states.map(|DomainCount { state, reason, count }| (state.as_str().to_owned(), reason, count));
+        let failing = DomainFilter { state: Some(DomainState::Failing), ..DomainFilter::default() };
+        let failing = registry.list_domains(&failing, MAX_NAMED).await?;
+        let fault = |row: &DomainRecord| {
+            let reason = Reason::of(row, None);
+            (row.slug.clone(), format!("{}: {}. {}", row.host, reason.name(), reason.next_step()))
+        };
+        Ok(Self {
+            states: states.collect(),
+            late: registry.count_late_domains().await?,
+            failing: failing.iter().map(fault).collect(),
+        })
     }
 }
 
@@ -226,7 +289,7 @@ impl Task for DomainWorker {
 
     async fn run(&mut self) -> Run {
         let outcome = self.work().await;
-        note(&outcome, "", &self.is_failing);
+        self.domains.trouble.note_work(&outcome);
         if outcome.is_ok() { Run::Succeeded } else { Run::Failed }
     }
 }
@@ -263,22 +326,6 @@ fn chosen<'b>(due: &mut Vec<DueDomain>, begun: impl Iterator<Item = &'b Begun>) 
         *due = left;
     }
     next
-}
-
-/// Logs the first failure of several in a row. A lease ends by itself.
-fn note(outcome: &Result<(), DomainsError>, host: &str, is_failing: &AtomicBool) {
-    match outcome {
-        Ok(()) => is_failing.store(false, Ordering::Relaxed),
-        // It is logged when it changes, and not for each domain.
-        Err(error @ (DomainsError::Unopened(_) | DomainsError::Damaged)) => {
-            tracing::debug!(cause = with_causes(error), host, "nothing can be ordered");
-        }
-        Err(error) => {
-            if !is_failing.swap(true, Ordering::Relaxed) {
-                tracing::error!(cause = with_causes(error), host, "domains can't be looked after");
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -46,6 +46,20 @@ pub struct Readiness {
     pub parts: BTreeMap<&'static str, String>,
     /// The tenants that can't be fully served, and why.
     pub tenants: BTreeMap<String, Vec<String>>,
+    /// The share of this node in the work for the tenants of a registry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<Share>,
+}
+
+/// The work for the tenants of a registry that is this node's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Share {
+    /// How many tenants it looks after.
+    pub keeper: usize,
+    /// Of how many it is the deputy.
+    pub deputy: usize,
+    /// Between how many nodes the tenants are divided, this one included.
+    pub nodes: usize,
 }
 
 /// Returns the current readiness without waiting for anything.
@@ -75,16 +89,17 @@ async fn accept_all(listener: TcpListener, metrics: Metrics, readiness: Readines
         let (stream, _) = acceptor.next().await;
         slots.room().await;
         let (metrics, readiness) = (metrics.clone(), Arc::clone(&readiness));
-        let service = service_fn(move |request| {
-            let response = answer(&request, &metrics, &readiness);
-            async { Ok::<_, Infallible>(response) }
-        });
-        let mut settings = http1::Builder::new();
-        settings.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
-        let connection = settings.serve_connection(TokioIo::new(stream), service);
-        // Requests are answered at once, so each connection is one that waits.
-        slots.serve(|_slot| async move {
-            if let Err(error) = connection.await {
+        slots.serve(|slot| async move {
+            let served_slot = Arc::clone(&slot);
+            let service = service_fn(move |request| {
+                let _busy = served_slot.begin();
+                let response = answer(&request, &metrics, &readiness);
+                async { Ok::<_, Infallible>(response) }
+            });
+            let mut settings = http1::Builder::new();
+            settings.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
+            let connection = settings.serve_connection(TokioIo::new(stream), service);
+            if let Err(error) = slot.drive(connection, http1::Connection::graceful_shutdown).await {
                 tracing::debug!(reason = &error as &dyn std::error::Error, "admin connection failed");
             }
         });

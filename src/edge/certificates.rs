@@ -22,6 +22,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use jiff::Timestamp;
 use rustls::ServerConfig;
 
 use self::cache::Cache;
@@ -33,7 +34,7 @@ use crate::config::GatewayConfig;
 use crate::domains::Domains;
 use crate::host::HostName;
 use crate::metrics::Metrics;
-use crate::registry::ObtainedCertificates;
+use crate::registry::{ObtainedCertificate, ObtainedCertificates};
 use crate::tenant::Directory;
 
 pub use self::loader::ServedCertificate;
@@ -139,23 +140,36 @@ impl Certificates {
     ) -> Result<Option<Arc<ServedCertificate>>, Arc<CertificateError>> {
         let Some(name) = name else { return Ok(self.gateway()) };
         let Some(tenant) = self.directory.load().config_at(name).cloned() else { return Ok(None) };
-        let origin = match tenant.certificate(name) {
-            Some((_, files)) => Origin::Files(files.clone()),
+        let chosen = match tenant.certificate(name) {
+            Some((_, files)) => self.load(&tenant.slug, &Origin::Files(files.clone())).await.map(Some),
+            None if self.gateway_covers(name) => Ok(self.gateway()),
             None => match self.obtained(name, &tenant.slug) {
-                Some(origin) => origin,
+                Some((_, origin)) => return self.load(&tenant.slug, &origin).await.map(Some),
                 None => return Ok(self.gateway()),
             },
         };
-        match self.cache.held(&origin).await {
-            Some(served) => Ok(Some(served)),
-            None => self.cache.load(&tenant.slug, &origin).await.map(Some),
+        let now = Timestamp::now();
+        let is_valid = |served: &Arc<ServedCertificate>| served.validity.check(now).is_ok();
+        if chosen.as_ref().is_ok_and(|served| served.as_ref().is_some_and(is_valid)) {
+            return chosen;
+        }
+        // Files win, but one that is out of date never replaces a valid certificate that was obtained.
+        let obtained = self.obtained(name, &tenant.slug).filter(|(known, _)| known.is_valid(now));
+        let Some((_, origin)) = obtained else { return chosen };
+        self.load(&tenant.slug, &origin).await.map(Some).or(chosen)
+    }
+
+    async fn load(&self, slug: &Arc<str>, origin: &Origin) -> Result<Arc<ServedCertificate>, Arc<CertificateError>> {
+        match self.cache.held(origin).await {
+            Some(served) => Ok(served),
+            None => self.cache.load(slug, origin).await,
         }
     }
 
-    /// The certificate that was obtained for a host, unless the gateway's covers it: files always win.
-    fn obtained(&self, name: &HostName, slug: &Arc<str>) -> Option<Origin> {
-        self.loader.obtained.as_ref()?.find(name, slug)?;
-        (!self.gateway_covers(name)).then(|| Origin::Obtained(name.clone(), Arc::clone(slug)))
+    /// The certificate that was obtained for a host.
+    fn obtained(&self, name: &HostName, slug: &Arc<str>) -> Option<(ObtainedCertificate, Origin)> {
+        let known = self.loader.obtained.as_ref()?.find(name, slug)?;
+        Some((known, Origin::Obtained(name.clone(), Arc::clone(slug))))
     }
 
     /// Reads a new certificate for the gateway with blocking I/O. Reads nothing if the certificate is already

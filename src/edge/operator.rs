@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST};
-use http::{HeaderValue, Request, Response, StatusCode, request};
+use http::{HeaderValue, Request, Response, StatusCode, Version, request};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -30,7 +30,7 @@ use super::accept::Acceptor;
 use super::activity::Activity;
 use super::framing::Framing;
 use super::head_filter::HeadFilter;
-use super::slots::{Slot, Slots};
+use super::slots::{Busy, Slot, Slots};
 use crate::config::{ConnectionLimits, OperatorAddress};
 use crate::error::Refusal;
 use crate::gate::HeadFault;
@@ -194,16 +194,16 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     // hyper has the timeouts.
     let stream = HeadFilter::new(stream, Activity::new(Instant::now(), limits), framing);
     let refused = stream.refused();
+    let served_slot = Arc::clone(&slot);
     let service = service_fn(move |mut request: Request<Incoming>| {
         refused.mark(&mut request);
-        let (api, transport, slot) = (Arc::clone(&api), transport.clone(), Arc::clone(&slot));
+        let (api, transport, slot) = (Arc::clone(&api), transport.clone(), Arc::clone(&served_slot));
         async move {
-            slot.note_head();
-            let (caller, head, body) = match read(request, &transport, &api).await {
+            let busy = slot.begin();
+            let (caller, head, body) = match read(request, &transport, &api, &busy).await {
                 Ok(whole) => whole,
                 Err(refused) => return Ok::<_, Infallible>(respond(refused)),
             };
-            let _busy = slot.begin();
             // A task of its own: a change that was begun is finished although the caller has gone.
             let answering = tokio::spawn(async move { respond(api.answer(&caller, &head, body).await) });
             Ok(answering.await.unwrap_or_else(|_| failed()))
@@ -211,7 +211,9 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     });
     let mut settings = http1::Builder::new();
     settings.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
-    if let Err(error) = settings.serve_connection(TokioIo::new(stream), service).await {
+    let connection = settings.serve_connection(TokioIo::new(stream), service);
+    let served = slot.drive(connection, http1::Connection::graceful_shutdown).await;
+    if let Err(error) = served {
         tracing::debug!(reason = &error as &dyn std::error::Error, "connection of the operator API failed");
     }
 }
@@ -221,17 +223,25 @@ async fn read(
     request: Request<Incoming>,
     transport: &Transport,
     api: &OperatorApi,
+    busy: &Busy,
 ) -> Result<(Caller, request::Parts, Bytes), Reply> {
     let (head, body) = request.into_parts();
     if let Some(fault) = head.extensions.get::<HeadFault>() {
         return Err(Refusal::from(*fault).reply());
     }
-    if head.headers.get_all(HOST).iter().nth(1).is_some() {
+    let hosts = head.headers.get_all(HOST).iter().count();
+    // RFC 9112, section 3.2.
+    if hosts > 1 || hosts == 0 && head.version == Version::HTTP_11 {
         return Err(Refusal::from(HeadFault::Malformed).reply());
     }
     // Before the body is read, so that a caller without a token occupies no memory.
     let caller = api.identify(transport, &head).await?;
+    if body.is_end_stream() {
+        return Ok((caller, head, Bytes::new()));
+    }
+    busy.read_on();
     let body = timeout(BODY_TIMEOUT, collect(body)).await.unwrap_or(Err(BodyFault::Late)).map_err(BodyFault::reply)?;
+    busy.answer();
     Ok((caller, head, body))
 }
 

@@ -4,7 +4,9 @@
 //! that are written to but not read, such as logs.
 
 use std::collections::{BTreeSet, HashSet};
+use std::fs::Metadata;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
@@ -15,6 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::config::WatchedFolders;
+use crate::regular_file;
 
 /// How long files must be quiet before they are read: an editor, or a renewal of certificates, writes several.
 ///
@@ -190,13 +193,13 @@ impl FolderWatcher {
 
 fn watch_folders(watcher: &mut RecommendedWatcher, folders: &WatchedFolders) {
     for folder in &folders.configuration {
-        if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive) {
+        if let Err(error) = watch_folder(watcher, folder) {
             tracing::warn!(folder = %folder.display(), %error, "folder cannot be watched; changes in it are noticed within a minute, or on SIGHUP");
         }
     }
     let mut first = None;
     for folder in folders.certificates.difference(&folders.configuration) {
-        if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive) {
+        if let Err(error) = watch_folder(watcher, folder) {
             first.get_or_insert((folder, error));
         }
     }
@@ -207,11 +210,19 @@ fn watch_folders(watcher: &mut RecommendedWatcher, folders: &WatchedFolders) {
     }
 }
 
+/// Watches a folder. One on a file system that does not answer is not watched: that would wait for it.
+fn watch_folder(watcher: &mut RecommendedWatcher, folder: &Path) -> notify::Result<()> {
+    regular_file::metadata_of_folder(folder).map_err(notify::Error::io)?;
+    watcher.watch(folder, RecursiveMode::NonRecursive)
+}
+
 /// Whether a change may have happened between reading the configuration and watching its folders. An unrelated change
 /// in one of the folders costs a reload that changes nothing.
 fn changed_since(read_at: SystemTime, path: &Path, folders: &WatchedFolders) -> bool {
-    let changed = |path: &Path| path.metadata().and_then(|data| data.modified()).is_ok_and(|at| at + TICK >= read_at);
-    changed(path) || folders.configuration.union(&folders.certificates).any(|folder| changed(folder))
+    let is_later =
+        |found: io::Result<Metadata>| found.and_then(|data| data.modified()).is_ok_and(|at| at + TICK >= read_at);
+    let mut folders = folders.configuration.union(&folders.certificates);
+    is_later(regular_file::metadata(path)) || folders.any(|folder| is_later(regular_file::metadata_of_folder(folder)))
 }
 
 pub(super) fn is_watched(file: &Path, folders: &WatchedFolders) -> bool {

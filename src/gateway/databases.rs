@@ -5,6 +5,9 @@
 //! migrated before its callers do. Databases are inspected one after another, each over its own connection, which is
 //! closed afterwards. A database in use is not opened, except when a count of its rows is due: its
 //! [breaker](crate::store::Breaker) knows whether it works.
+//!
+//! Nodes of a registry divide its tenants: each inspects those that it looks after, at a pace by which all nodes together
+//! open as many databases as one would. A database that can't be used is left to another node.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +20,7 @@ use tokio::time::sleep;
 use crate::background::{Run, Task};
 use crate::config::TenantConfig;
 use crate::metrics::DatabaseMetrics;
+use crate::registry::{Duty, Following};
 use crate::store::{DatabaseConcern, Store, StoreError, SubscriptionCounts, with_causes};
 use crate::tenant::{Directory, TenantDatabase};
 use crate::webhooks::Webhooks;
@@ -51,6 +55,7 @@ const LOGGED: usize = 10;
 #[derive(Debug)]
 pub(super) struct Databases {
     directory: Arc<ArcSwap<Directory>>,
+    following: Option<Arc<Following>>,
     webhooks: Option<Webhooks>,
     metrics: DatabaseMetrics,
     /// By tenant slug.
@@ -114,13 +119,14 @@ impl InspectedDatabase {
 }
 
 impl Databases {
-    /// Has webhooks look at the databases that have subscriptions.
+    /// Has webhooks look at the databases that have subscriptions. With a registry, the nodes divide its tenants.
     pub(super) fn new(
         directory: Arc<ArcSwap<Directory>>,
+        following: Option<Arc<Following>>,
         webhooks: Option<Webhooks>,
         metrics: DatabaseMetrics,
     ) -> Self {
-        Self { directory, webhooks, metrics, found: Mutex::default(), changed: Notify::new() }
+        Self { directory, following, webhooks, metrics, found: Mutex::default(), changed: Notify::new() }
     }
 
     /// Starts a round now, because the tenants changed.
@@ -153,9 +159,15 @@ impl Databases {
     }
 
     async fn inspect(&self) {
-        let tenants: Vec<_> = self.directory.load().configs().map(Arc::clone).collect();
+        if let Some(webhooks) = &self.webhooks {
+            webhooks.surveyed().await;
+        }
+        let tenants = self.inspected_tenants().await;
         let mut new_faults = 0;
         for tenant in &tenants {
+            if !self.is_inspected(tenant) {
+                continue;
+            }
             let began = Instant::now();
             let before = self.lock().get(&tenant.slug).filter(|found| Arc::ptr_eq(&found.tenant, tenant)).cloned();
             let before = before.unwrap_or_else(|| InspectedDatabase::not_inspected(tenant));
@@ -164,7 +176,9 @@ impl Databases {
             report(&found, &before, new_faults <= LOGGED);
             self.lock().insert(Arc::clone(&tenant.slug), found);
             self.publish();
-            sleep(BETWEEN_DATABASES.max(REST * began.elapsed())).await;
+            let nodes = self.following.as_ref().map_or(1, |following| following.keepers().nodes());
+            let pause = BETWEEN_DATABASES * u32::try_from(nodes).unwrap_or(u32::MAX);
+            sleep(pause.max(REST * began.elapsed())).await;
         }
         if new_faults > LOGGED {
             tracing::warn!(
@@ -173,42 +187,75 @@ impl Databases {
             );
         }
         let directory = self.directory.load();
-        self.lock().retain(|slug, _| directory.config(slug).is_some());
+        self.lock().retain(|slug, _| directory.config(slug).is_some_and(|tenant| self.is_inspected(tenant)));
         self.publish();
     }
 
-    async fn inspect_one(&self, tenant: &TenantConfig, before: &InspectedDatabase) -> InspectedDatabase {
+    /// The tenants of this node's share, those with subscriptions first.
+    async fn inspected_tenants(&self) -> Vec<Arc<TenantConfig>> {
+        let directory = self.directory.load_full();
+        if let Some(following) = &self.following {
+            following.check_files(directory.configs()).await;
+        }
+        let mut tenants: Vec<_> = directory.configs().filter(|tenant| self.is_inspected(tenant)).cloned().collect();
+        if let Some(webhooks) = &self.webhooks {
+            tenants.sort_by_cached_key(|tenant| !webhooks.is_watched(&tenant.slug));
+        }
+        tenants
+    }
+
+    /// Whether this node looks after a tenant, or has to find out whether it can again.
+    fn is_inspected(&self, tenant: &TenantConfig) -> bool {
+        self.following.as_ref().is_none_or(|following| {
+            let keepers = following.keepers();
+            keepers.duty(tenant) == Duty::Keeper || keepers.is_unable(&tenant.slug)
+        })
+    }
+
+    async fn inspect_one(&self, tenant: &Arc<TenantConfig>, before: &InspectedDatabase) -> InspectedDatabase {
         let mut found = before.clone();
         let in_use = self.directory.load().in_use(&tenant.slug).map(TenantDatabase::if_open);
         if let Some(open) = in_use
             && !before.is_count_due()
         {
             if let Some(store) = open {
-                self.note(&mut found, inspect_open(&store).await);
+                self.note(&mut found, inspect_open(&store).await).await;
+                self.note_able(&tenant.slug, true);
             }
             found.fault = None;
             return found;
         }
         match inspect_store(tenant, before.is_count_due()).await {
             Ok((wrong, inspected)) => {
-                self.note(&mut found, inspected);
+                self.note(&mut found, inspected).await;
+                self.note_able(&tenant.slug, true);
                 found.fault = None;
                 // A count that timed out would time out again a minute later, so it counts as done.
                 found.counted = wrong.map(|wrong| (wrong.unwrap_or_default(), Instant::now())).or(found.counted);
             }
-            Err(error) => found.fault = Some(with_causes(&error)),
+            Err(error) => {
+                found.fault = Some(with_causes(&error));
+                self.note_able(&tenant.slug, false);
+            }
         }
         found
     }
 
+    /// Leaves a database that can't be used to a node that can use it.
+    fn note_able(&self, slug: &Arc<str>, is_able: bool) {
+        if let Some(following) = &self.following {
+            following.note_able([(slug, is_able)]);
+        }
+    }
+
     /// A look that fails is repeated in the next round.
-    fn note(&self, found: &mut InspectedDatabase, (concerns, counts): Inspected) {
+    async fn note(&self, found: &mut InspectedDatabase, (concerns, counts): Inspected) {
         if let Ok(concerns) = concerns {
             found.altered = concerns.into_iter().filter(DatabaseConcern::is_altered).collect();
         }
         let Ok(counts) = counts else { return };
-        if let Some(webhooks) = self.webhooks.as_ref().filter(|_| counts.are_delivered()) {
-            webhooks.watch_tenant(&found.tenant.slug);
+        if let Some(webhooks) = &self.webhooks {
+            webhooks.note_subscribed(&[(Arc::clone(&found.tenant), counts.are_any())]).await;
         }
         found.subscriptions = counts;
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::config::{GatewayConfig, Mode, TenantConfig};
+use crate::regular_file;
 
 /// Logs it, if the node is one of a drill.
 pub(super) fn announce(config: &GatewayConfig, tenants: &[Arc<TenantConfig>]) {
@@ -17,7 +18,9 @@ pub(super) fn announce(config: &GatewayConfig, tenants: &[Arc<TenantConfig>]) {
         match database.file() {
             Some(file) => {
                 let folder = file.parent().unwrap_or(file);
-                *folders.entry(folder.canonicalize().unwrap_or_else(|_| folder.to_owned())).or_default() += 1;
+                let own = folder.to_owned();
+                let found = regular_file::ask(file, move |_| own.canonicalize());
+                *folders.entry(found.unwrap_or_else(|_| folder.to_owned())).or_default() += 1;
             }
             None => *servers.entry(database.server_address()).or_default() += 1,
         }

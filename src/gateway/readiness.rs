@@ -2,7 +2,8 @@
 //! starts no check.
 //!
 //! A tenant that can't be served does not make the node unready: the others are served, and another node would do no
-//! better. A Redis that is down makes it unready only if the policy is to deny.
+//! better. Only from its start, a node is not ready until it serves every row of the registry that another node serves. A
+//! Redis that is down makes it unready only if the policy is to deny.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::databases::Databases;
 use crate::config::{Mode, OnRedisFailure};
 use crate::edge::Certificates;
-use crate::edge::admin::Readiness;
-use crate::registry::Following;
+use crate::edge::admin::{Readiness, Share};
+use crate::registry::{Following, KeptTenants, Rows, Unready};
 use crate::request::Pipeline;
 
 /// How many tenants are named.
@@ -59,6 +60,9 @@ impl ReadinessParts {
                 (_, 0) if up && metrics.redis.evicts.get() == 1 => {
                     "it may evict budgets; set maxmemory-policy to noeviction".to_owned()
                 }
+                (_, 0) if up && metrics.redis.refuses.get() == 1 => {
+                    "it refuses calls of this node; its log has the reason".to_owned()
+                }
                 (_, 0) if up => OK.to_owned(),
                 (_, 1) if up => "1 shard is away".to_owned(),
                 (_, down) if up => format!("{down} shards are away"),
@@ -76,15 +80,19 @@ impl ReadinessParts {
         }
         parts.insert("certificates", note(self.certificates.faulty(), &mut tenants));
         if let Some(following) = &self.following {
-            let (away, refused) = following.faults();
-            let state = match note(refused, &mut tenants) {
-                _ if away.is_some() => "away; what was read of it is served".to_owned(),
+            let (count, refused) = following.refused();
+            note(refused, &mut tenants);
+            let state = match summary(count) {
+                _ if following.away().is_some() => "away; what was read of it is served".to_owned(),
                 _ if following.is_unlisted() => {
                     "it takes no writes of this node; callers do not wait for it".to_owned()
                 }
                 state => state,
             };
             parts.insert("registry", state);
+            let unready = following.unready();
+            ready &= unready.is_none();
+            parts.insert("rows", unready.map_or_else(|| OK.to_owned(), |unready| describe(&unready)));
         }
         if let Some(domains) = &self.pipeline.domains {
             let failing = note(domains.failing(), &mut tenants);
@@ -95,13 +103,18 @@ impl ReadinessParts {
                 0 => None,
                 count => Some(format!("DNS can't be asked for {count}; check the resolvers")),
             };
-            let faults = [Some(failing).filter(|failing| failing != OK), account, unasked];
+            let trouble = domains.trouble().map(|cause| format!("can't be looked after: {cause}"));
+            let faults = [trouble, Some(failing).filter(|failing| failing != OK), account, unasked];
             let faults: Vec<_> = faults.into_iter().flatten().collect();
             let state = if faults.is_empty() { OK.to_owned() } else { faults.join("; ") };
             parts.insert("domains", state);
         }
         tenants = tenants.into_iter().take(NAMED).collect();
-        Readiness { ready, parts, tenants }
+        let share = self.following.as_ref().map(|following| {
+            let KeptTenants { keeper, deputy, nodes } = following.kept();
+            Share { keeper, deputy, nodes }
+        });
+        Readiness { ready, parts, tenants, share }
     }
 }
 
@@ -112,9 +125,26 @@ fn note(faulty: impl IntoIterator<Item = (Arc<str>, String)>, tenants: &mut BTre
         count += 1;
         tenants.entry(tenant.to_string()).or_default().push(fault);
     }
+    summary(count)
+}
+
+fn summary(count: usize) -> String {
     match count {
         0 => OK.to_owned(),
         1 => "1 does not work".to_owned(),
         more => format!("{more} do not work"),
     }
+}
+
+/// Why the node is not ready yet.
+fn describe(unready: &Unready) -> String {
+    let (what, Rows { count, first }) = match unready {
+        Unready::Starting => return "this node has not compared itself with the others yet".to_owned(),
+        Unready::ServesNone(rows) => ("this node serves no tenant; its log has the reason. It can't read", rows),
+        Unready::LacksRows(rows) => {
+            ("other nodes serve rows that this one can't; its log has the reason. It lacks", rows)
+        }
+    };
+    let first = first.iter().map(|slug| &**slug).collect::<Vec<_>>().join(", ");
+    format!("{what} {count}: {first}")
 }

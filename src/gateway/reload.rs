@@ -25,7 +25,7 @@ use crate::file_stamp::FileStamp;
 use crate::registry::{FileTenants, Followed, Following};
 use crate::request::Pipeline;
 use crate::store::with_causes;
-use crate::tenant::{self, Directory, RemovedDatabase, last_used};
+use crate::tenant::{self, DatabaseServers, Directory, RemovedDatabase, last_used};
 
 /// How many faults of a refused configuration are logged. `formgate check` lists all.
 ///
@@ -47,6 +47,7 @@ pub struct Reloader {
     databases: Arc<Databases>,
     following: Option<Arc<Following>>,
     config: Arc<ArcSwap<GatewayConfig>>,
+    servers: DatabaseServers,
 }
 
 /// What a reload compares with. The tenants themselves are only in the directory.
@@ -110,8 +111,9 @@ impl Reloader {
         databases: Arc<Databases>,
         following: Option<Arc<Following>>,
         config: Arc<ArcSwap<GatewayConfig>>,
+        servers: DatabaseServers,
     ) -> Self {
-        Self { pipeline, certificates, databases, following, config }
+        Self { pipeline, certificates, databases, following, config, servers }
     }
 
     /// Reads the configuration and applies it, or logs why not.
@@ -160,6 +162,7 @@ impl Reloader {
         // Certificates before tenants, so that a new tenant is served from its first handshake.
         self.certificates.replace(certificate);
         let after = Arc::new(directory);
+        self.servers.announce(after.configs());
         self.pipeline.gate.directory.store(Arc::clone(&after));
         drop(registered);
         self.databases.inspect_soon();

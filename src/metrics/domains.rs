@@ -64,11 +64,11 @@ impl DomainMetrics {
     }
 
     /// Records how many domains are in each state for each reason. A state without any is shown too.
-    pub(crate) fn counted(&self, states: &[&str], counts: &[(&str, String, i64)]) {
+    pub(crate) fn counted(&self, states: &[&str], counts: &[(String, String, i64)]) {
         self.domains.reset();
         states.iter().for_each(|state| self.domains.with_label_values(&[*state, ""]).set(0));
         for (state, reason, count) in counts {
-            self.domains.with_label_values(&[*state, reason]).set(*count);
+            self.domains.with_label_values(&[state.as_str(), reason]).set(*count);
         }
     }
 

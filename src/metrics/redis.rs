@@ -18,6 +18,8 @@ pub struct RedisMetrics {
     pub shards_down: IntGauge,
     /// Whether it may evict windows: 1 or 0.
     pub evicts: IntGauge,
+    /// Whether it refuses calls of background work: 1 or 0.
+    pub refuses: IntGauge,
 }
 
 /// A call to a nearby Redis takes a fraction of a millisecond, and times out after 500 ms unless configured
@@ -44,6 +46,10 @@ impl RedisMetrics {
                 .gauge("formgate_redis_shards_down", "Shards of the shared Redis cluster that do not answer."),
             evicts: registrar
                 .gauge("formgate_redis_evicts", "Whether the shared Redis may evict keys, and with them budgets."),
+            refuses: registrar.gauge(
+                "formgate_redis_refuses",
+                "Whether the shared Redis refuses calls that this node makes in the background.",
+            ),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use prometheus::{Histogram, IntCounter, IntGauge};
+use prometheus::{Histogram, IntCounter, IntGauge, IntGaugeVec};
 
 use super::register::Registrar;
 
@@ -14,6 +14,7 @@ pub struct RegistryMetrics {
     revision: IntGauge,
     refused: IntGauge,
     applied: IntCounter,
+    kept: IntGaugeVec,
     duration: Histogram,
 }
 
@@ -27,6 +28,11 @@ impl RegistryMetrics {
             refused: registrar
                 .gauge("formgate_registry_refused_tenants", "Tenants whose row in the registry can't be served."),
             applied: registrar.counter("formgate_registry_changes_total", "Changes of the registry that were applied."),
+            kept: registrar.gauges(
+                "formgate_tenants_looked_after",
+                "Tenants that this node looks after, as their keeper or as a deputy; only with a registry.",
+                &["as"],
+            ),
             duration: registrar.histogram(
                 "formgate_registry_apply_duration_seconds",
                 "Time to take changes of the registry into service.",
@@ -39,6 +45,13 @@ impl RegistryMetrics {
     pub(crate) fn followed(&self, revision: i64, refused: usize) {
         self.revision.set(revision);
         self.refused.set(i64::try_from(refused).unwrap_or(i64::MAX));
+    }
+
+    /// Records how many tenants this node looks after.
+    pub(crate) fn kept(&self, keeper: usize, deputy: usize) {
+        for (duty, count) in [("keeper", keeper), ("deputy", deputy)] {
+            self.kept.with_label_values(&[duty]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
     }
 
     /// Records changes that were taken into service.

@@ -12,15 +12,15 @@ use serde_json::Value;
 
 use super::keys::KeySet;
 use crate::config::OidcConfig;
-use crate::shown_text::{is_unshown, to_name};
+use crate::shown_text::{is_shown_as_it_is, is_valid_name, to_name};
 
 /// How far the clocks of the provider and of this node may differ, in seconds.
 ///
 /// Larger: expired tokens are accepted for longer. Smaller: sign-ins fail on nodes whose clocks are off.
 pub(super) const CLOCK_SKEW: i64 = 60;
 
-/// The longest text that is taken from a token, in characters. Larger: pages with absurd addresses. Smaller: long
-/// e-mail addresses are not shown. A subject has at most 255 characters (OpenID Connect Core 1.0, section 2).
+/// The longest e-mail address that is taken from a token, in characters. Larger: pages with absurd addresses. Smaller:
+/// long addresses are not shown.
 const MAX_TEXT: usize = 255;
 
 /// The algorithms that are accepted. `EdDSA` and `Ed25519` (RFC 9864) are one.
@@ -58,8 +58,13 @@ pub enum TokenFault {
     #[error("the provider has no such key")]
     UnknownKey,
     /// The key with its key id can't have made its signature.
-    #[error("the provider's key with its `kid` is malformed, too small or too large, or not for its algorithm")]
+    #[error(
+        "the provider's key with its `kid` is malformed, too small or too large, or not for signatures by its algorithm"
+    )]
     UnusableKey,
+    /// More keys of the provider may have signed it than are tried.
+    #[error("too many keys of the provider may have signed it")]
+    TooManyKeys,
     /// The signature is wrong.
     #[error("its signature is wrong")]
     Signature,
@@ -88,7 +93,7 @@ pub enum TokenFault {
     #[error("`nonce` is of another sign-in, or missing")]
     Nonce,
     /// It names no subject that can be shown.
-    #[error("`sub` is missing, not a text, too long, or has invisible characters")]
+    #[error("`sub` is missing, not a text, too long, or has invisible characters or blanks that can't be told apart")]
     Subject,
 }
 
@@ -101,6 +106,8 @@ pub(super) struct Claims {
     pub(super) email: String,
     /// Shown next to a verified address.
     pub(super) name: Option<String>,
+    /// Whether the e-mail address is verified.
+    is_verified: bool,
     all: Value,
 }
 
@@ -108,7 +115,7 @@ impl Claims {
     /// A claim, if the token has it. `null` is none, and so is an e-mail address that the provider has not verified:
     /// its users may be able to choose it.
     pub(super) fn get(&self, name: &str) -> Option<&Value> {
-        let counts = name != "email" || is_verified(&self.all);
+        let counts = name != "email" || self.is_verified;
         self.all.get(name).filter(|value| counts && !value.is_null())
     }
 }
@@ -130,7 +137,8 @@ impl TokenHead {
         if head.get("crit").is_some() {
             return Err(TokenFault::Extension);
         }
-        Ok(Self { algorithm, key_id: head["kid"].as_str().map(ToOwned::to_owned) })
+        let key_id = head["kid"].as_str().filter(|id| !id.is_empty());
+        Ok(Self { algorithm, key_id: key_id.map(ToOwned::to_owned) })
     }
 }
 
@@ -184,20 +192,32 @@ fn check(claims: Value, config: &OidcConfig, nonce: &str, now: Timestamp) -> Res
     if claims["nonce"].as_str() != Some(nonce) {
         return Err(TokenFault::Nonce);
     }
-    let subject = text(&claims["sub"]).ok_or(TokenFault::Subject)?;
-    let address = text(&claims["email"]).filter(|text| is_verified(&claims) && !text.contains(char::is_whitespace));
+    // To the letter: a text that is cut or changed is another person's.
+    let subject = claims["sub"].as_str().filter(|sub| is_valid_name(sub)).ok_or(TokenFault::Subject)?.to_owned();
+    let is_verified = is_verified(&claims, config);
+    let address = claims["email"].as_str().map(str::trim).filter(|text| is_verified && is_plain(text));
+    let address = address.map(ToOwned::to_owned);
     let name = claims["name"].as_str().and_then(to_name).filter(|name| !looks_like_an_address(name));
     let (email, name) = match address {
         Some(address) => (address, name),
         None => (subject.clone(), None),
     };
-    Ok(Claims { subject, email, name, all: claims })
+    Ok(Claims { subject, email, name, is_verified, all: claims })
 }
 
-/// Whether the provider has verified the e-mail address. Some send a text or a number, which may mean anything; those that
-/// send nothing have verified nothing.
-fn is_verified(claims: &Value) -> bool {
-    claims["email_verified"] == true
+/// Whether the e-mail address is the person's. Some providers send `email_verified` as a text or a number, which may mean
+/// anything. Entra ID sends `xms_edov` in its place, if it is configured as an optional claim: the domain of the address
+/// is one that the directory has verified. It is documented as a boolean and also sent as a text. Where a token says
+/// nothing, nothing is verified, unless the operator vouches for the provider.
+fn is_verified(claims: &Value, config: &OidcConfig) -> bool {
+    let (verified, by_domain) = (&claims["email_verified"], &claims["xms_edov"]);
+    if !verified.is_null() {
+        return verified == true;
+    }
+    if config.is_entra() && !by_domain.is_null() {
+        return by_domain == true || by_domain == "1" || by_domain == "true";
+    }
+    config.emails_are_verified
 }
 
 /// A `NumericDate` in seconds since 1970, which may have a fraction.
@@ -208,11 +228,10 @@ fn seconds(claims: &Value, claim: &'static str) -> Result<i64, TokenFault> {
     value.as_i64().or_else(|| value.as_f64().map(rounded)).ok_or(TokenFault::NoTime(claim))
 }
 
-/// A text that is stored and shown as it is.
-fn text(value: &Value) -> Option<String> {
-    let text = value.as_str()?.trim();
-    let is_plain = !text.is_empty() && text.chars().count() <= MAX_TEXT && !text.chars().any(is_unshown);
-    is_plain.then(|| text.to_owned())
+/// Whether an address can be stored and shown as it is.
+fn is_plain(address: &str) -> bool {
+    let is_short = (1..=MAX_TEXT).contains(&address.chars().count());
+    is_short && !address.contains(char::is_whitespace) && is_shown_as_it_is(address)
 }
 
 /// Whether a name has one of the characters that are, or look like, the `@` of an address.
@@ -236,6 +255,7 @@ pub(super) mod tests {
             role_claim: "groups".into(),
             admin_values: ["forms-admins".into()].into(),
             viewer_values: ["forms-viewers".into()].into(),
+            emails_are_verified: false,
             authorities: Box::default(),
         }
     }
@@ -287,6 +307,11 @@ pub(super) mod tests {
             ("sub", json!("4\u{0}2"), Err(TokenFault::Subject)),
             ("sub", json!("4\u{200B}2"), Err(TokenFault::Subject)),
             ("sub", json!("\u{202E}24"), Err(TokenFault::Subject)),
+            ("sub", json!("4\u{A0}2"), Err(TokenFault::Subject)),
+            ("sub", json!(" 42"), Err(TokenFault::Subject)),
+            ("sub", json!("4\u{E000}2"), Err(TokenFault::Subject)),
+            ("sub", json!("auth0|4 2"), Ok(())),
+            ("sub", json!("x".repeat(255)), Ok(())),
             ("sub", json!("x".repeat(256)), Err(TokenFault::Subject)),
         ] {
             let mut claims = claims(now);
@@ -316,7 +341,10 @@ pub(super) mod tests {
             (json!({ "email": "ana@acme.example ceo@acme.example" }), "42", None),
             (json!({ "email": "an\u{200B}a@acme.example" }), "42", None),
             (json!({ "email": "\u{202E}elpmaxe.emca@ana" }), "42", None),
+            (json!({ "email": "ana\u{E000}@acme.example" }), "42", None),
+            (json!({ "email": format!("ana{}@acme.example", "\u{301}".repeat(200)) }), "42", None),
             (json!({ "name": " " }), "ana@acme.example", None),
+            (json!({ "name": "Ana\u{A0}\u{FFFE} B" }), "ana@acme.example", Some("Ana B")),
             (json!({ "name": "A\nn\u{200B}a\u{202E}" }), "ana@acme.example", Some("Ana")),
             (json!({ "name": "ceo@acme.example" }), "ana@acme.example", None),
             (json!({ "name": "ceo\u{FF20}acme.example" }), "ana@acme.example", None),
@@ -328,6 +356,37 @@ pub(super) mod tests {
             let read = check(claims, &config(), "n", now).unwrap();
             assert_eq!(read.get("email"), Some(&read.all["email"]).filter(|email| !email.is_null()), "{changes}");
             assert_eq!((&*read.email, read.name.as_deref(), &*read.subject), (email, name, "42"), "{changes}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_verified_by_entras_own_claim_or_by_the_operator_where_the_token_says_nothing() {
+        let now = Timestamp::now();
+        let entra = "https://login.microsoftonline.com/8c0f7d6a-1b1e-4f63-9d2e-000000000000/v2.0";
+        for (issuer, vouched, verified, by_domain, expected) in [
+            (entra, false, Value::Null, json!(true), true),
+            (entra, false, Value::Null, json!("1"), true),
+            (entra, false, Value::Null, json!("true"), true),
+            (entra, false, Value::Null, json!(false), false),
+            (entra, false, Value::Null, json!("0"), false),
+            (entra, false, Value::Null, json!([true]), false),
+            (entra, false, Value::Null, Value::Null, false),
+            (entra, false, json!(false), json!(true), false),
+            (entra, true, Value::Null, Value::Null, true),
+            (entra, true, Value::Null, json!(false), false),
+            (entra, true, json!(false), Value::Null, false),
+            ("https://login.example.com", false, Value::Null, json!(true), false),
+            ("https://login.example.com", true, Value::Null, Value::Null, true),
+            ("https://login.example.com", true, json!("true"), Value::Null, false),
+            ("https://login.microsoftonline.com.example.com/x", false, Value::Null, json!(true), false),
+        ] {
+            let (mut claims, mut config) = (claims(now), config());
+            (config.issuer, config.emails_are_verified) = (issuer.into(), vouched);
+            (claims["iss"], claims["email_verified"], claims["xms_edov"]) =
+                (json!(issuer), verified.clone(), by_domain.clone());
+            let read = check(claims, &config, "n", now).unwrap();
+            let expected = if expected { "ana@acme.example" } else { "42" };
+            assert_eq!(read.email, expected, "{issuer} {vouched} {verified} {by_domain}");
         }
     }
 

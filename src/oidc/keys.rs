@@ -2,7 +2,7 @@
 //!
 //! Reads JSON Web Keys (RFC 7517, RFC 7518) as providers publish them, which is not always as the RFCs say: a number
 //! may have a sign byte or lack its leading zeros, Base64 may be padded or have the other alphabet, and a member may
-//! be `null`. A set may contain keys of kinds that are not known here, which are skipped rather than make it unusable.
+//! be `null` or empty. A set may contain keys of kinds that are not known here, which are skipped rather than make it unusable.
 
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
@@ -11,11 +11,12 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::Value;
 
 use super::id_token::{TokenFault, TokenHead, algorithm_of};
-use super::{Endpoint, OidcError};
+use super::{Endpoint, OidcError, without_mark};
 
-/// How many keys are tried for a token that names none. Larger: more work for each such token. Smaller: providers with
-/// many keys and no key ids fail.
-const MAX_TRIED: usize = 10;
+/// How many keys are tried for a token that names none.
+///
+/// Larger: more work for each such token. Smaller: providers with many keys and no key ids fail.
+const MAX_TRIED: usize = 50;
 
 /// The sizes of an RSA modulus that signatures are verified with, in bytes. Larger: a signature costs more to verify.
 /// Smaller: keys that can be broken are accepted.
@@ -44,7 +45,7 @@ pub(super) struct Candidates {
 impl KeySet {
     /// Reads the document.
     pub(super) fn parse(body: &[u8]) -> Result<Self, OidcError> {
-        let document: Option<Value> = serde_json::from_slice(body).ok();
+        let document: Option<Value> = serde_json::from_slice(without_mark(body)).ok();
         match document.and_then(|mut document| document.get_mut("keys").map(Value::take)) {
             Some(Value::Array(keys)) => Ok(Self(keys)),
             _ => Err(OidcError::Malformed(Endpoint::Keys, "not a JSON Web Key Set")),
@@ -54,16 +55,17 @@ impl KeySet {
     /// The keys that fit a token: those with its key id; if it or they have none, those that do not have another one.
     ///
     /// # Errors
-    /// [`TokenFault::UnknownKey`] or [`TokenFault::UnusableKey`]: there is no such key, or it fits nothing.
+    /// [`TokenFault::UnknownKey`], [`TokenFault::UnusableKey`] or [`TokenFault::TooManyKeys`]: there is no such key, it fits
+    /// nothing, or too many do.
     pub(super) fn candidates(&self, head: &TokenHead) -> Result<Candidates, TokenFault> {
         let named: Vec<_> =
             self.0.iter().filter(|key| head.key_id.as_ref().is_some_and(|id| key["kid"] == **id)).collect();
         let are_named = !named.is_empty();
-        let may_be_meant = |key: &&Value| head.key_id.is_none() || key["kid"].is_null();
+        let may_be_meant = |key: &&Value| head.key_id.is_none() || says_nothing(&key["kid"]);
         let meant = if are_named { named } else { self.0.iter().filter(may_be_meant).collect() };
-        let keys = meant.into_iter().filter_map(|key| read(key, head.algorithm));
-        let keys: Vec<_> = keys.take(MAX_TRIED).collect();
+        let keys: Vec<_> = meant.into_iter().filter_map(|key| read(key, head.algorithm)).collect();
         match (keys.is_empty(), are_named) {
+            (false, _) if keys.len() > MAX_TRIED => Err(TokenFault::TooManyKeys),
             (false, _) => Ok(Candidates { keys, are_named }),
             (true, true) => Err(TokenFault::UnusableKey),
             (true, false) => Err(TokenFault::UnknownKey),
@@ -71,14 +73,19 @@ impl KeySet {
     }
 }
 
+/// Whether an optional member might as well be missing.
+fn says_nothing(member: &Value) -> bool {
+    member.is_null() || member == "" || member.as_array().is_some_and(Vec::is_empty)
+}
+
 /// Reads a key for an algorithm; none if it is for something else, or malformed.
 fn read(key: &Value, algorithm: Algorithm) -> Option<DecodingKey> {
-    let is_for_signatures = key["use"].is_null() || key["use"] == "sig";
-    let is_for_algorithm = match &key["alg"] {
-        Value::Null => true,
-        name => name.as_str().and_then(algorithm_of) == Some(algorithm),
-    };
-    if !is_for_signatures || !is_for_algorithm {
+    let (usage, operations, name) = (&key["use"], &key["key_ops"], &key["alg"]);
+    let is_for_signatures = says_nothing(usage) || usage == "sig";
+    let verifies =
+        says_nothing(operations) || operations.as_array().is_some_and(|all| all.iter().any(|it| it == "verify"));
+    let is_for_algorithm = says_nothing(name) || name.as_str().and_then(algorithm_of) == Some(algorithm);
+    if !is_for_signatures || !verifies || !is_for_algorithm {
         return None;
     }
     match algorithm {
@@ -152,6 +159,11 @@ mod tests {
             rsa("b", &json!({ "use": "enc" })),
             rsa("c", &json!({ "alg": "PS256" })),
             rsa("d", &json!({ "use": null, "alg": null, "key_ops": null })),
+            rsa("h", &json!({ "use": "", "alg": "", "key_ops": [] })),
+            rsa("i", &json!({ "key_ops": ["verify"] })),
+            rsa("j", &json!({ "key_ops": ["encrypt", "wrapKey"] })),
+            rsa("k", &json!({ "key_ops": "verify" })),
+            rsa("l", &json!({ "use": "sig", "key_ops": ["sign"] })),
             rsa("g", &json!({ "n": URL_SAFE_NO_PAD.encode([251; 128]) })),
             ec,
             ed,
@@ -165,6 +177,11 @@ mod tests {
             (json!({ "alg": "RS256", "kid": "b" }), Err(TokenFault::UnusableKey)),
             (json!({ "alg": "PS256", "kid": "c" }), Ok((1, true))),
             (json!({ "alg": "RS256", "kid": "d" }), Ok((1, true))),
+            (json!({ "alg": "RS256", "kid": "h" }), Ok((1, true))),
+            (json!({ "alg": "RS256", "kid": "i" }), Ok((1, true))),
+            (json!({ "alg": "RS256", "kid": "j" }), Err(TokenFault::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "k" }), Err(TokenFault::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "l" }), Err(TokenFault::UnusableKey)),
             (json!({ "alg": "RS256", "kid": "g" }), Err(TokenFault::UnusableKey)),
             (json!({ "alg": "RS256", "kid": "e" }), Err(TokenFault::UnusableKey)),
             (json!({ "alg": "ES256", "kid": "e" }), Ok((1, true))),
@@ -173,8 +190,9 @@ mod tests {
             (json!({ "alg": "EdDSA", "kid": "o" }), Ok((1, true))),
             (json!({ "alg": "RS256", "kid": "s" }), Err(TokenFault::UnusableKey)),
             (json!({ "alg": "RS256", "kid": "z" }), Err(TokenFault::UnknownKey)),
-            (json!({ "alg": "RS256" }), Ok((2, false))),
-            (json!({ "alg": "RS256", "kid": null }), Ok((2, false))),
+            (json!({ "alg": "RS256" }), Ok((4, false))),
+            (json!({ "alg": "RS256", "kid": null }), Ok((4, false))),
+            (json!({ "alg": "RS256", "kid": "" }), Ok((4, false))),
         ] {
             let found = set.candidates(&head(&sought)).map(|found| (found.keys.len(), found.are_named));
             assert_eq!(found, expected, "{sought}");
@@ -185,10 +203,22 @@ mod tests {
     fn keys_without_an_id_fit_a_token_whose_id_no_key_has() {
         let mut nameless = rsa("", &json!({}));
         nameless.as_object_mut().unwrap().remove("kid");
-        let set = set(&[rsa("a", &json!({})), nameless, rsa("", &json!({ "kid": null }))]);
-        for (kid, expected) in [("a", (1, true)), ("z", (2, false))] {
+        let set = set(&[rsa("a", &json!({})), nameless, rsa("", &json!({ "kid": null })), rsa("", &json!({}))]);
+        for (kid, expected) in [("a", (1, true)), ("z", (3, false))] {
             let found = set.candidates(&head(&json!({ "alg": "RS256", "kid": kid }))).unwrap();
             assert_eq!((found.keys.len(), found.are_named), expected, "{kid}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_names_no_key_is_tried_with_all_that_fit_or_refused_for_their_number() {
+        for (fitting, others, expected) in
+            [(11, 0, Ok(11)), (MAX_TRIED, 200, Ok(MAX_TRIED)), (MAX_TRIED + 1, 0, Err(TokenFault::TooManyKeys))]
+        {
+            let others = (0..others).map(|_| rsa("", &json!({ "kid": null, "use": "enc" })));
+            let keys: Vec<_> = others.chain((0..fitting).map(|_| rsa("", &json!({ "kid": null })))).collect();
+            let found = set(&keys).candidates(&head(&json!({ "alg": "RS256", "kid": "z" })));
+            assert_eq!(found.map(|found| found.keys.len()), expected, "{fitting}");
         }
     }
 
@@ -216,6 +246,8 @@ mod tests {
         for body in ["", "[]", "{}", r#"{"keys":{}}"#, r#"{"keys":"#, "<html>"] {
             assert!(KeySet::parse(body.as_bytes()).is_err(), "{body}");
         }
-        assert!(KeySet::parse(br#"{"keys":[]}"#).is_ok());
+        for body in [r#"{"keys":[]}"#, "\u{FEFF}{\"keys\":[]}"] {
+            assert!(KeySet::parse(body.as_bytes()).is_ok(), "{body}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use url::Url;
 
-use super::{Endpoint, OidcError};
+use super::{Endpoint, OidcError, without_mark};
 use crate::outbound::Target;
 
 /// What is appended to an issuer.
@@ -42,7 +42,7 @@ impl Metadata {
     /// Reads the document of an issuer.
     pub(super) fn parse(body: &[u8], issuer: &str) -> Result<Self, OidcError> {
         let fault = |reason| OidcError::Malformed(Endpoint::Metadata, reason);
-        let document: Value = serde_json::from_slice(body).map_err(|_| fault("not JSON"))?;
+        let document: Value = serde_json::from_slice(without_mark(body)).map_err(|_| fault("not JSON"))?;
         if document["issuer"].as_str() != Some(issuer) {
             return Err(fault("`issuer` is not the configured one, to the letter"));
         }

@@ -18,7 +18,7 @@ use tokio::sync::Mutex;
 use super::id_token::{self, CLOCK_SKEW, TokenFault};
 use super::keys::KeySet;
 use super::metadata::{self, ClientAuthentication, Metadata};
-use super::{Endpoint, OidcError, SignInAttempt, known_code};
+use super::{Endpoint, OidcError, SignInAttempt, known_code, without_mark};
 use crate::config::OidcConfig;
 use crate::outbound::{Client, Target};
 use crate::store::AdminRole;
@@ -233,7 +233,7 @@ impl Provider {
         let (form, authorization) = exchange_form(metadata, config, attempt, code, redirect);
         let answer = self.client.post_form(&metadata.token, form, authorization).await;
         let answer = answer.map_err(|error| OidcError::Unreachable(Endpoint::Token, error))?;
-        let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let body: Value = serde_json::from_slice(without_mark(&answer.body)).unwrap_or_default();
         match answer.status {
             StatusCode::OK => body["id_token"]
                 .as_str()

@@ -105,6 +105,7 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         other => other,
     })?;
     if migrate {
+        let _share = call.begin_to_use_database().await?;
         for (_, config) in &configs {
             make_tables(config).await?;
         }
@@ -139,7 +140,7 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     }
     tracing::info!(operations = data.len(), revision = newest, by = call.caller.name, "batch through the operator API");
     let slugs: Vec<_> = writes.iter().map(|write| write.slug.as_str()).collect();
-    let behind = wait_for(call, registry, newest, &slugs, wait).await?;
+    let behind = wait_for(call, registry, newest, &slugs, wait).await.map_err(OperatorRefusal::after_write)?;
     let status = if behind.is_empty() { StatusCode::OK } else { StatusCode::ACCEPTED };
     let mut body = json!({ "data": data });
     if !behind.is_empty() {

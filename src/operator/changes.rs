@@ -1,5 +1,8 @@
 //! `GET /v1/changes`: which tenants changed, each once, at its last change; and what happened to domains. All in the
 //! order of the revisions.
+//!
+//! `after` is `meta.next` of the page before, a revision with its stamp: with it, a caller notices that the registry was
+//! restored even if it has passed that revision since. A plain revision is accepted too.
 
 use std::time::Duration;
 
@@ -11,8 +14,7 @@ use super::Call;
 use super::refusal::OperatorRefusal;
 use crate::domains::describe_event;
 use crate::reply::Reply;
-use crate::store::registry::RegistryRow;
-use crate::store::{Registry, StoreError};
+use crate::store::registry::{Feed, InvalidMark, RegistryMark, RegistryRow};
 
 /// The largest and the default number of changes in an answer.
 const MAX_LIMIT: u64 = 1_000;
@@ -25,7 +27,14 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let query = call.query(&["after", "limit", "wait"])?;
-    let (after, wait) = (query.number("after")?, query.wait()?.unwrap_or_default());
+    let (after, stamp) = match query.text("after").filter(|text| text.contains('.')).map(str::parse) {
+        Some(Ok(RegistryMark { revision, stamp })) => (revision, Some(stamp)),
+        Some(Err(InvalidMark)) => {
+            return Err(OperatorRefusal::of("after", "`after` must be `meta.next` of a page, or a revision"));
+        }
+        None => (query.number("after")?, None),
+    };
+    let wait = query.wait()?.unwrap_or_default();
     let limit = query.integer("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
     let limit = u32::try_from(limit).unwrap_or(u32::MAX);
     let registry = call.api.registry().await?;
@@ -35,39 +44,34 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     };
     let deadline = Instant::now() + wait;
     let (head, changes) = loop {
-        let (head, changes) = changes_after(registry, after, limit + 1).await?;
+        let feed = registry.feed(after, stamp, limit + 1).await?;
+        if !feed.has_history {
+            return Err(OperatorRefusal::OtherHistory { after, head: feed.head.revision });
+        }
+        let changes = merged(&feed, limit as usize + 1);
         if !changes.is_empty() || Instant::now() >= deadline || call.is_head() {
-            break (head, changes);
+            break (feed.head, changes);
         }
         sleep(LOOK_INTERVAL).await;
     };
-    // A follower of a registry that was restored would miss changes until the numbers are used again.
-    if changes.is_empty() && after > head {
-        let text = format!("`after` is {after}, and the registry is at revision {head}: it was restored; begin with 0");
-        return Err(OperatorRefusal::of("after", text));
-    }
     let has_more = changes.len() > limit as usize;
     let shown = &changes[..changes.len().min(limit as usize)];
     let data: Vec<_> = shown.iter().map(|(_, change)| change).collect();
     let revision = shown.last().map_or(after, |(revision, _)| *revision);
-    Ok(Reply::json(StatusCode::OK, &json!({ "data": data, "meta": { "revision": revision, "has_more": has_more } })))
+    // Everything up to the head was read, also what is no change here, such as certificates.
+    let next = if has_more { registry.mark(revision).await? } else { head };
+    let meta = json!({ "revision": revision, "next": next.to_string(), "has_more": has_more });
+    Ok(Reply::json(StatusCode::OK, &json!({ "data": data, "meta": meta })))
 }
 
-/// The revision of the registry, and the first changes after another one.
-async fn changes_after(registry: &Registry, after: i64, limit: u32) -> Result<(i64, Vec<(i64, Value)>), StoreError> {
-    // First: two statements may see different revisions, and what one of them missed must not be passed over.
-    let head = registry.head().await?.revision;
-    if head <= after {
-        return Ok((head, Vec::new()));
-    }
-    let tenants = registry.changes_after(after, limit).await?;
-    let events = registry.events_after(after, limit).await?;
-    let tenants = tenants.iter().map(|row| (row.revision, describe_row(row)));
-    let events = events.iter().map(|event| (event.revision, describe_event(event)));
-    let mut changes: Vec<_> = tenants.chain(events).filter(|(revision, _)| *revision <= head).collect();
+/// The first changes of both kinds, in the order of their revisions.
+fn merged(feed: &Feed, limit: usize) -> Vec<(i64, Value)> {
+    let tenants = feed.tenants.iter().map(|row| (row.revision, describe_row(row)));
+    let events = feed.events.iter().map(|event| (event.revision, describe_event(event)));
+    let mut changes: Vec<_> = tenants.chain(events).collect();
     changes.sort_by_key(|(revision, _)| *revision);
-    changes.truncate(limit as usize);
-    Ok((head, changes))
+    changes.truncate(limit);
+    changes
 }
 
 fn describe_row(row: &RegistryRow) -> Value {

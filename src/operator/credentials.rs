@@ -22,6 +22,11 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// The longest value of that header.
 const MAX_KEY: usize = 200;
 
+/// How long opening the database of a tenant may take.
+///
+/// Larger: calls hold connections of this API for longer while a database hangs. Smaller: a slow database can't be used.
+const OPEN_LIMIT: Duration = Duration::from_secs(10);
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TokenBody {
@@ -50,7 +55,11 @@ pub(super) async fn create_token(call: &Call<'_>, slug: &str) -> Result<Reply, O
         }
     };
     let tenant = find(call, slug).await?;
-    let (created, is_new) = new_token(call, &tenant, NewTokenRequest { name, expires_at, form_key }).await?;
+    let _share = call.begin_to_use_database().await?;
+    let store = open(&tenant).await.map_err(|error| of_tenant(&tenant, &error))?;
+    let created = new_token(call, &tenant, &store, NewTokenRequest { name, expires_at, form_key }).await;
+    store.close().await;
+    let (created, is_new) = created?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok(Reply::json(status, &json!({ "data": created })))
 }
@@ -71,9 +80,15 @@ pub(super) async fn create_link(call: &Call<'_>, slug: &str) -> Result<Reply, Op
     }
     let name = name.map(|name| sign_in_link::name(&name)).transpose();
     let name = name.map_err(|fault| OperatorRefusal::of("name", fault))?;
+    let email = sign_in_link::email(&email).map_err(|fault| OperatorRefusal::of("email", fault))?;
     let tenant = find(call, slug).await?;
-    let link = new_link(call, &tenant, &email, name, role, Duration::from_secs(valid)).await?;
-    Ok(Reply::json(StatusCode::CREATED, &json!({ "data": link })))
+    administration_url(call, &tenant)?;
+    let link = NewLink { email, name, role, valid: Duration::from_secs(valid) };
+    let _share = call.begin_to_use_database().await?;
+    let store = open(&tenant).await.map_err(|error| of_tenant(&tenant, &error))?;
+    let created = new_link(call, &tenant, &store, link).await;
+    store.close().await;
+    Ok(Reply::json(StatusCode::CREATED, &json!({ "data": created? })))
 }
 
 /// A tenant of a file or of the registry, also one that this node does not serve yet.
@@ -94,13 +109,11 @@ async fn find(call: &Call<'_>, slug: &str) -> Result<Arc<TenantConfig>, Operator
 pub(super) async fn new_token(
     call: &Call<'_>,
     tenant: &TenantConfig,
+    store: &Store,
     request: NewTokenRequest,
 ) -> Result<(Value, bool), OperatorRefusal> {
     let (name, expires_at) = (request.name.clone(), request.expires_at);
-    let store = open(tenant).await?;
-    let outcome = token::create(&store, request, &call.caller.actor()).await;
-    store.close().await;
-    match outcome {
+    match token::create(store, request, &call.caller.actor()).await {
         Ok(Created::New { id, token }) => {
             call.api.announce_tokens(&tenant.slug).await;
             let shown = token.shown();
@@ -121,22 +134,26 @@ pub(super) async fn new_token(
     }
 }
 
+/// A sign-in link that is to be created.
+pub(super) struct NewLink {
+    pub(super) email: String,
+    pub(super) name: Option<String>,
+    pub(super) role: AdminRole,
+    pub(super) valid: Duration,
+}
+
 /// Creates a sign-in link.
 pub(super) async fn new_link(
     call: &Call<'_>,
     tenant: &TenantConfig,
-    email: &str,
-    name: Option<String>,
-    role: AdminRole,
-    valid: Duration,
+    store: &Store,
+    link: NewLink,
 ) -> Result<Value, OperatorRefusal> {
-    let email = sign_in_link::email(email).map_err(|fault| OperatorRefusal::of("email", fault))?;
+    let NewLink { email, name, role, valid } = link;
     let area = administration_url(call, tenant)?;
     let now = Timestamp::now();
     let link = AdminLink { email, name, role, expires_at: now + valid, identity: None };
-    let store = open(tenant).await?;
-    let created = sign_in_link::create(&store, &area, &link, now, &call.caller.actor()).await;
-    store.close().await;
+    let created = sign_in_link::create(store, &area, &link, now, &call.caller.actor()).await;
     let url = created.map_err(|error| of_tenant(tenant, &error))?;
     Ok(json!({ "url": url, "email": link.email, "role": link.role.as_str(), "expires_at": link.expires_at }))
 }
@@ -148,13 +165,48 @@ pub(super) fn administration_url(call: &Call<'_>, tenant: &TenantConfig) -> Resu
     call.api.gateway.load().administration_url(&tenant.address).ok_or_else(refusal)
 }
 
-async fn open(tenant: &TenantConfig) -> Result<Store, OperatorRefusal> {
-    Store::open(&tenant.database, 1).await.map_err(|error| of_tenant(tenant, &error))
+/// Opens the database of a tenant, if it could be served by what `formgate check` looks at.
+async fn open(tenant: &TenantConfig) -> Result<Store, StoreError> {
+    let store = Store::open_within(&tenant.database, 1, OPEN_LIMIT).await?;
+    if let Err(error) = tenant.database.require_writable() {
+        store.close().await;
+        return Err(error);
+    }
+    Ok(store)
+}
+
+/// The same before a tenant is added.
+///
+/// # Errors
+/// 422 with the words of `formgate check`.
+pub(super) async fn open_to_add(tenant: &TenantConfig) -> Result<Store, OperatorRefusal> {
+    open(tenant).await.map_err(|error| OperatorRefusal::of("database", words(tenant, &error)))
+}
+
+/// Why this node can't serve a tenant that was added, in the words of `formgate check`. Opens its database, unless it is
+/// open.
+pub(super) async fn why_not_served(call: &Call<'_>, tenant: &TenantConfig) -> Option<String> {
+    let directory = call.api.directory.load_full();
+    let is_there = directory.config(&tenant.slug).is_some_and(|served| served.database == tenant.database);
+    let in_use = directory.in_use(&tenant.slug).filter(|_| is_there);
+    if in_use.is_some_and(|database| database.if_open().is_some() && database.trouble().is_none()) {
+        return None;
+    }
+    match open(tenant).await {
+        Ok(store) => {
+            store.close().await;
+            None
+        }
+        Err(error) => Some(words(tenant, &error)),
+    }
+}
+
+fn words(tenant: &TenantConfig, error: &StoreError) -> String {
+    format!("{}; {}", with_causes(error), store::remedy(error, &tenant.database, &tenant.slug))
 }
 
 fn of_tenant(tenant: &TenantConfig, error: &StoreError) -> OperatorRefusal {
-    let (cause, remedy) = (with_causes(error), store::remedy(error, &tenant.database, &tenant.slug));
     OperatorRefusal::TenantDatabase {
-        cause: format!("The database of `{}` can't be used: {cause}; {remedy}", tenant.slug),
+        cause: format!("The database of `{}` can't be used: {}", tenant.slug, words(tenant, error)),
     }
 }

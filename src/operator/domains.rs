@@ -124,18 +124,22 @@ pub(super) async fn put(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply
         );
         // Records that are right already prove it at the first look.
         let (wait, _waiting) = call.begin_to_wait(wait.unwrap_or_default());
-        await_look(registry, &host, slug, first_look, wait).await?;
+        await_look(registry, &host, slug, first_look, wait).await.map_err(after_write)?;
     }
-    let revision = registry.find(slug).await?.map_or(revision, |row| row.revision);
+    let revision = registry.find(slug).await.map_err(after_write)?.map_or(revision, |row| row.revision);
     let left = wait.map(|wait| wait.saturating_sub(began.elapsed()));
-    let behind = wait_for(call, registry, revision, &[slug], left).await?;
+    let behind = wait_for(call, registry, revision, &[slug], left).await.map_err(after_write)?;
     // What was found meanwhile.
-    let found = chosen(registry, &host, Some(slug)).await?.or(domain);
+    let found = chosen(registry, &host, Some(slug)).await.map_err(after_write)?.or(domain);
     let data = match &found {
         Some(row) => describe(row, domains.config()),
         None => describe_unwatched(host.as_str(), slug),
     };
     Ok(served(status, &data, &behind))
+}
+
+fn after_write(error: impl Into<OperatorRefusal>) -> OperatorRefusal {
+    error.into().after_write()
 }
 
 /// `DELETE /v1/tenants/{slug}/domains/{host}`.
@@ -163,7 +167,7 @@ pub(super) async fn remove(call: &Call<'_>, slug: &str, host: &str) -> Result<Re
         by = call.caller.name,
         "domain removed through the operator API"
     );
-    let behind = wait_for(call, registry, revision, &[slug], wait).await?;
+    let behind = wait_for(call, registry, revision, &[slug], wait).await.map_err(after_write)?;
     let data = json!({ "host": host.as_str(), "tenant": slug, "revision": revision });
     Ok(served(StatusCode::OK, &data, &behind))
 }

@@ -9,7 +9,7 @@ use super::Call;
 use super::refusal::OperatorRefusal;
 use crate::reply::Reply;
 use crate::store::Registry;
-use crate::store::registry::{NodeBehind, NodeRecord};
+use crate::store::registry::NodeRecord;
 
 /// `GET /v1/nodes`.
 pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
@@ -28,6 +28,7 @@ fn as_json(node: &NodeRecord) -> Value {
         "revision": node.revision,
         "live": node.is_live,
         "refused": node.refused,
+        "refused_count": node.refused_count,
         "started_at": node.started_at,
         "seen_at": node.seen_at,
     })
@@ -43,8 +44,31 @@ pub(super) async fn wait_for(
 ) -> Result<Vec<Value>, OperatorRefusal> {
     let Some(wait) = wait else { return Ok(Vec::new()) };
     let (wait, _waiting) = call.begin_to_wait(wait);
+    await_nodes(call, registry, revision, slugs, wait).await
+}
+
+/// The same for a call that has its share of the waiting calls.
+pub(super) async fn await_nodes(
+    call: &Call<'_>,
+    registry: &Registry,
+    revision: i64,
+    slugs: &[&str],
+    wait: Duration,
+) -> Result<Vec<Value>, OperatorRefusal> {
     let following = call.api.following()?;
     let behind = registry.wait_for_nodes(revision, slugs, wait, |node| following.is_running(node)).await?;
-    let as_json = |node: &NodeBehind| json!({ "id": node.id, "name": node.name, "reason": node.reason });
-    Ok(behind.iter().map(as_json).collect())
+    Ok(behind.iter().map(|node| behind_as_json(&node.id, &node.name, &node.reason)).collect())
+}
+
+/// Why this node does not serve a change, unless it is among those that don't.
+pub(super) fn add_this_node(call: &Call<'_>, behind: &mut Vec<Value>, reason: &str) -> Result<(), OperatorRefusal> {
+    let node = call.api.following()?.node();
+    if !behind.iter().any(|other| other["id"] == node.id()) {
+        behind.push(behind_as_json(node.id(), node.name(), reason));
+    }
+    Ok(())
+}
+
+fn behind_as_json(id: &str, name: &str, reason: &str) -> Value {
+    json!({ "id": id, "name": name, "reason": reason })
 }

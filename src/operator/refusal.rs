@@ -21,7 +21,7 @@ pub(super) enum OperatorRefusal {
     Unauthenticated,
     /// 403: a page of a browser calls.
     OfPage,
-    /// 429: too many calls of the caller wait for changes.
+    /// 429: too many calls of the caller wait, for changes or for databases.
     TooManyWait,
     /// 404.
     UnknownPath,
@@ -51,8 +51,12 @@ pub(super) enum OperatorRefusal {
     Migration { cause: String },
     /// 503: a tenant's database can't be used.
     TenantDatabase { cause: String },
+    /// 410: the changes that a caller has read are not those of the registry any more.
+    OtherHistory { after: i64, head: i64 },
     /// 503: the registry can't be used.
     Registry(FollowError),
+    /// The row is written, and what was asked for in addition failed.
+    AfterWrite(Box<OperatorRefusal>),
 }
 
 impl From<FollowError> for OperatorRefusal {
@@ -107,6 +111,11 @@ impl From<EditRefused> for OperatorRefusal {
 }
 
 impl OperatorRefusal {
+    /// Says that the change itself is written.
+    pub(super) fn after_write(self) -> Self {
+        Self::AfterWrite(Box::new(self))
+    }
+
     /// A fault of one key.
     pub(super) fn of(key: &str, message: impl Into<String>) -> Self {
         Self::Faults(Faults::from([(key.to_owned(), vec![message.into()])]))
@@ -117,10 +126,11 @@ impl OperatorRefusal {
             Self::Unauthenticated => message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
                 .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
             Self::OfPage => message(StatusCode::FORBIDDEN, "Pages of browsers may not call the operator API"),
-            Self::TooManyWait => {
-                message(StatusCode::TOO_MANY_REQUESTS, "Too many calls of this caller wait for changes")
-                    .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
-            }
+            Self::TooManyWait => message(
+                StatusCode::TOO_MANY_REQUESTS,
+                "Too many calls of this caller wait for changes or for databases",
+            )
+            .with_header(RETRY_AFTER, HeaderValue::from_static("1")),
             Self::UnknownPath => message(StatusCode::NOT_FOUND, "Not found"),
             Self::MethodNotAllowed { allow } => {
                 let allow = HeaderValue::try_from(allow).expect("methods are ASCII");
@@ -151,6 +161,19 @@ impl OperatorRefusal {
                 with_errors(StatusCode::UNPROCESSABLE_ENTITY, &Faults::from([("database".to_owned(), vec![cause])]))
             }
             Self::TenantDatabase { cause } => unavailable(&cause),
+            Self::OtherHistory { after, head } => {
+                let text = format!(
+                    "The registry has other changes up to {after} than those that were read: it was restored, and is at \
+                     revision {head}, or they were read more than 30 days ago. Begin without `after`"
+                );
+                Reply::json(StatusCode::GONE, &json!({ "message": text, "reason": "reset", "revision": head }))
+            }
+            Self::AfterWrite(refusal) => {
+                let Reply { status, headers, body, .. } = refusal.reply();
+                let mut body: Map<String, Value> = serde_json::from_slice(&body).unwrap_or_default();
+                body.insert("written".to_owned(), Value::Bool(true));
+                Reply { headers, ..Reply::json(status, &body) }
+            }
             Self::Registry(error) => {
                 let cause = with_causes(&error);
                 tracing::error!(cause, "the registry can't be used by the operator API");

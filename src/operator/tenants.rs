@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
@@ -9,22 +10,31 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::Call;
-use super::credentials::{administration_url, new_link, new_token};
-use super::nodes::wait_for;
+use super::credentials::{NewLink, administration_url, new_link, new_token, open_to_add, why_not_served};
+use super::nodes::{add_this_node, await_nodes, wait_for};
 use super::refusal::OperatorRefusal;
 use crate::config::registered::json;
 use crate::config::{RegisteredTenant, TenantConfig};
 use crate::registry::describe;
 use crate::registry::editing::{self, Checked, EditRefused};
 use crate::reply::Reply;
-use crate::store::registry::{RegistryChange, RegistryWrite, RegistryWritten};
-use crate::store::{self, AdminRole, Reach, with_causes};
+use crate::store::registry::{RegistryChange, RegistryRow, RegistryWrite, RegistryWritten};
+use crate::store::{self, AdminRole, Reach, Store, with_causes};
 use crate::tenant::sign_in_link;
 use crate::tenant::token::{self, CreateTokenError, NewTokenRequest};
 
 /// The largest and the default number of tenants in a list.
 const MAX_LIMIT: u64 = 1_000;
 const DEFAULT_LIMIT: u64 = 100;
+
+/// How long creating the tables of a tenant may take. `formgate migrate` has no such limit.
+///
+/// Larger: calls hold connections of this API for longer while a database hangs. Smaller: the tables of a large database that
+/// has to be brought to a new version can't be changed through this API.
+const MIGRATE_LIMIT: Duration = Duration::from_secs(60);
+
+/// Why it is not known whether an account is served.
+const NOT_OPENED: &str = "its database was not opened, since too many calls of this caller wait";
 
 /// `GET /v1/tenants`.
 pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
@@ -71,16 +81,31 @@ pub(super) async fn put(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRe
         administration_url(call, &checked.tenant.config)?;
     }
     let registry = call.api.registry().await?;
+    let credentials = Credentials { token: query.text("token"), link };
+    let uses_database = migrate || credentials.token.is_some() || credentials.link.is_some();
+    let share = if uses_database { Some(call.begin_to_use_database().await?) } else { None };
     if migrate {
         // Before anything is made for it.
         let free = checked.check_free(registry).await;
         free.map_err(|refused| OperatorRefusal::of_write(refused, &[(String::new(), &checked.tenant.config)]))?;
         make_tables(&checked.tenant.config).await?;
     }
-    checked.identify(registry, migrate).await?;
+    let config = Arc::clone(&checked.tenant.config);
+    // Before the row is written: nothing is added if it can't be used.
+    let database = if uses_database { Some(open_to_add(&config).await?) } else { None };
+    match &database {
+        Some(database) => checked.identify_by(database.identity()),
+        None => checked.identify(registry, false).await?,
+    }
     let written = registry.write(&[checked.write(expected)], Timestamp::now(), &call.caller.name).await;
-    let of_write = |refused| OperatorRefusal::of_write(refused, &[(String::new(), &checked.tenant.config)]);
-    let written = written.map_err(of_write)?;
+    let of_write = |refused| OperatorRefusal::of_write(refused, &[(String::new(), &config)]);
+    let written = match written {
+        Ok(written) => written,
+        Err(refused) => {
+            close(database).await;
+            return Err(of_write(refused));
+        }
+    };
     call.api.following()?.look_soon();
     let (revision, is_new) = match written.first() {
         Some(RegistryWritten::Created(revision)) => (*revision, true),
@@ -88,20 +113,13 @@ pub(super) async fn put(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRe
         _ => (0, false),
     };
     tracing::info!(tenant = slug, revision, by = call.caller.name, "tenant put through the operator API");
-    let mut body = Map::new();
-    if let Some(name) = query.text("token") {
-        // The same call again makes no second token.
-        let form_key = Some(format!("operator put {name}"));
-        let request = NewTokenRequest { name: name.to_owned(), expires_at: None, form_key };
-        body.insert("token".to_owned(), new_token(call, &checked.tenant.config, request).await?.0);
-    }
-    if let Some(email) = link {
-        let valid = sign_in_link::DEFAULT_VALID;
-        let link = new_link(call, &checked.tenant.config, &email, None, AdminRole::Admin, valid).await?;
-        body.insert("link".to_owned(), link);
-    }
-    let behind = wait_for(call, registry, revision, &[slug], wait).await?;
-    let row = registry.find(slug).await?.ok_or_else(|| OperatorRefusal::UnknownTenant { slug: slug.to_owned() })?;
+    let given = create_credentials(call, &config, database.as_ref(), &credentials).await;
+    let is_opened = database.is_some();
+    close(database).await;
+    drop(share);
+    let mut body = given.map_err(OperatorRefusal::after_write)?;
+    let served = await_served(call, &config, revision, is_opened, wait).await;
+    let (row, behind) = served.map_err(OperatorRefusal::after_write)?;
     body.insert("data".to_owned(), describe(&row));
     let status = match (behind.is_empty(), is_new) {
         (false, _) => StatusCode::ACCEPTED,
@@ -112,6 +130,73 @@ pub(super) async fn put(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRe
         body.insert("waiting_for".to_owned(), Value::from(behind));
     }
     Ok(with_etag(Reply::json(status, &Value::Object(body)), row.revision))
+}
+
+/// The credentials that a caller asks for.
+struct Credentials<'q> {
+    /// The name of a token.
+    token: Option<&'q str>,
+    /// The address of an administrator.
+    link: Option<String>,
+}
+
+/// Creates credentials.
+async fn create_credentials(
+    call: &Call<'_>,
+    config: &TenantConfig,
+    database: Option<&Store>,
+    Credentials { token, link }: &Credentials<'_>,
+) -> Result<Map<String, Value>, OperatorRefusal> {
+    let mut body = Map::new();
+    let Some(database) = database else { return Ok(body) };
+    if let Some(name) = *token {
+        // The same call again makes no second token.
+        let form_key = Some(format!("operator put {name}"));
+        let request = NewTokenRequest { name: name.to_owned(), expires_at: None, form_key };
+        body.insert("token".to_owned(), new_token(call, config, database, request).await?.0);
+    }
+    if let Some(email) = link {
+        let (email, valid) = (email.clone(), sign_in_link::DEFAULT_VALID);
+        let link = NewLink { email, name: None, role: AdminRole::Admin, valid };
+        body.insert("link".to_owned(), new_link(call, config, database, link).await?);
+    }
+    Ok(body)
+}
+
+/// Waits until every live node has the row of a tenant. This node opens its database too, unless it just did: an account whose
+/// database can't be opened is served by none. Returns the row, and the nodes that do not serve it.
+async fn await_served(
+    call: &Call<'_>,
+    config: &TenantConfig,
+    revision: i64,
+    is_opened: bool,
+    wait: Option<Duration>,
+) -> Result<(RegistryRow, Vec<Value>), OperatorRefusal> {
+    let registry = call.api.registry().await?;
+    let slug = &*config.slug;
+    let mut behind = Vec::new();
+    if let Some(wait) = wait {
+        // One for which there is no room only looks at the nodes.
+        let share = call.api.waits.begin(&call.caller.name);
+        let wait = if share.is_some() { wait } else { Duration::ZERO };
+        behind = await_nodes(call, registry, revision, &[slug], wait).await?;
+        let reason = match (is_opened, share) {
+            (true, _) => None,
+            (false, Some(_share)) => why_not_served(call, config).await,
+            (false, None) => Some(NOT_OPENED.to_owned()),
+        };
+        if let Some(reason) = reason {
+            add_this_node(call, &mut behind, &reason)?;
+        }
+    }
+    let row = registry.find(slug).await?;
+    Ok((row.ok_or_else(|| OperatorRefusal::UnknownTenant { slug: slug.to_owned() })?, behind))
+}
+
+async fn close(database: Option<Store>) {
+    if let Some(database) = database {
+        database.close().await;
+    }
 }
 
 /// `DELETE /v1/tenants/{slug}`. Its database is kept.
@@ -127,7 +212,7 @@ pub(super) async fn remove(call: &Call<'_>, slug: &str) -> Result<Reply, Operato
     };
     call.api.following()?.look_soon();
     tracing::info!(tenant = slug, revision, by = call.caller.name, "tenant removed through the operator API");
-    let behind = wait_for(call, registry, *revision, &[slug], wait).await?;
+    let behind = wait_for(call, registry, *revision, &[slug], wait).await.map_err(OperatorRefusal::after_write)?;
     let status = if behind.is_empty() { StatusCode::OK } else { StatusCode::ACCEPTED };
     let mut body = json!({ "data": { "slug": slug, "revision": revision } });
     if !behind.is_empty() {
@@ -177,7 +262,7 @@ pub(super) async fn make_tables(tenant: &Arc<TenantConfig>) -> Result<(), Operat
         let remedy = store::remedy(&error, &tenant.database, &tenant.slug);
         OperatorRefusal::Migration { cause: format!("the tables can't be made: {}; {remedy}", with_causes(&error)) }
     };
-    store::migrate(&tenant.database, Reach::Served).await.map(|_| ()).map_err(failed)
+    store::migrate_within(&tenant.database, Reach::Served, MIGRATE_LIMIT).await.map(|_| ()).map_err(failed)
 }
 
 /// What `If-Match` and `If-None-Match` ask for.

@@ -13,7 +13,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// IPv4 ranges without a public receiver.
 const SPECIAL_V4: [Ipv4Net; 18] = [
@@ -103,6 +103,14 @@ pub(super) fn is_never_allowed(address: IpAddr) -> bool {
         IpAddr::V4(address) => NEVER_V4.iter().any(|range| range.contains(&address)),
         IpAddr::V6(address) => NEVER_V6.iter().any(|range| range.contains(&address)),
     })
+}
+
+/// Whether every address of a network is refused even if the configuration allows it.
+pub(super) fn is_network_never_allowed(network: &IpNet) -> bool {
+    match network {
+        IpNet::V4(network) => NEVER_V4.iter().any(|range| range.contains(network)),
+        IpNet::V6(network) => NEVER_V6.iter().any(|range| range.contains(network)),
+    }
 }
 
 /// Every address that a packet to `address` may end at: the address itself, an IPv4-mapped one as IPv4, and the IPv4

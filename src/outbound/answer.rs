@@ -15,7 +15,7 @@ use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
 
 use crate::deadline;
-use crate::shown_text::is_unshown;
+use crate::shown_text::shown_lines;
 
 /// How much of a body is read.
 ///
@@ -114,12 +114,7 @@ fn printable(bytes: &[u8], is_cut: bool) -> String {
         Err(error) if is_cut && error.error_len().is_none() => &bytes[..error.valid_up_to()],
         _ => bytes,
     };
-    let is_kept = |char: char| !is_unshown(char) || matches!(char, '\n' | '\t');
-    String::from_utf8_lossy(whole)
-        .replace("\r\n", "\n")
-        .chars()
-        .map(|char| if is_kept(char) { char } else { char::REPLACEMENT_CHARACTER })
-        .collect()
+    shown_lines(&String::from_utf8_lossy(whole).replace("\r\n", "\n"))
 }
 
 /// How long an answer asks to wait: any number of seconds, or until a date.

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
 
-use super::addresses::{destinations, is_never_allowed, is_public};
+use super::addresses::{destinations, is_network_never_allowed, is_never_allowed, is_public};
 use super::target::{Target, TargetHost};
 use crate::host::HostName;
 
@@ -65,6 +65,12 @@ impl AllowedTarget {
         let is_name = !host.as_str().starts_with('[') && !last.bytes().all(|byte| byte.is_ascii_digit());
         is_name.then_some(Self::Host(host)).ok_or(InvalidAllowedTarget)
     }
+
+    /// Whether it would have no effect: all of it is refused even if it is allowed.
+    #[must_use]
+    pub fn is_never_allowed(&self) -> bool {
+        matches!(self, Self::Network(network) if is_network_never_allowed(network))
+    }
 }
 
 impl FromIterator<AllowedTarget> for AllowedTargets {
@@ -90,8 +96,13 @@ impl Guard {
     /// Refuses these addresses from now on instead of the previous ones, even if they are among the exceptions: those
     /// of formgate's own services. An unspecified one (`0.0.0.0`, `::`) is every address of this machine.
     pub fn refuse(&self, own: impl IntoIterator<Item = SocketAddr>) {
-        let own = own.into_iter().map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()));
-        self.own.store(HashSet::from_iter(own).into());
+        self.own.store(canonical(own).collect::<HashSet<_>>().into());
+    }
+
+    /// Refuses these addresses too.
+    pub fn refuse_more(&self, own: impl IntoIterator<Item = SocketAddr>) {
+        let more: Vec<_> = canonical(own).collect();
+        self.own.rcu(|known| known.iter().chain(&more).copied().collect::<HashSet<_>>());
     }
 
     /// Whether a connection may be opened to an address of a host.
@@ -127,6 +138,10 @@ impl Guard {
         destinations(ip).any(|ip| networks.iter().any(|network| network.contains(&ip)))
             || matches!(host, TargetHost::Name(name) if hosts.contains(name))
     }
+}
+
+fn canonical(addresses: impl IntoIterator<Item = SocketAddr>) -> impl Iterator<Item = SocketAddr> {
+    addresses.into_iter().map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()))
 }
 
 /// Whether this machine has an address: a socket can be bound to no other.
@@ -210,6 +225,10 @@ mod tests {
             }
         }
         assert!(allows(&guard, "hooks.example", "10.0.0.5:443"));
+        guard.refuse_more(["[::ffff:10.0.0.5]:443".parse().unwrap()]);
+        for address in ["10.0.0.5:443", "10.0.0.5:5432"] {
+            assert!(!allows(&guard, "hooks.example", address), "{address}");
+        }
         guard.refuse([]);
         assert!(allows(&guard, "hooks.example", "10.0.0.5:5432"));
     }

@@ -30,9 +30,17 @@ impl Guard {
         hosts: impl IntoIterator<Item = String>,
         listeners: impl IntoIterator<Item = SocketAddr>,
     ) {
-        let found = stream::iter(hosts).map(addresses_of).buffer_unordered(MAX_LOOKUPS).concat().await;
-        self.refuse(found.into_iter().chain(listeners));
+        self.refuse(look_up(hosts).await.into_iter().chain(listeners));
     }
+
+    /// Refuses services at these hosts too.
+    pub async fn refuse_more_services(&self, hosts: impl IntoIterator<Item = String>) {
+        self.refuse_more(look_up(hosts).await);
+    }
+}
+
+async fn look_up(hosts: impl IntoIterator<Item = String>) -> Vec<SocketAddr> {
+    stream::iter(hosts).map(addresses_of).buffer_unordered(MAX_LOOKUPS).concat().await
 }
 
 /// A name that can't be resolved now can't be connected to either.

@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
-
 use crate::config::{GatewayConfig, Problems, RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::host::HostName;
+use crate::regular_file;
 use crate::store::registry::{Claims, RegistryChange, RegistryWrite, WriteRefused};
-use crate::store::{FileId, Registry, Store, StoreError};
+use crate::store::{DatabaseIdentity, FileId, Registry, Store, StoreError};
 
 use super::claimed::{Conflict, FileTenants};
 
@@ -101,7 +100,7 @@ impl Editor<'_> {
             let place = owner.origin.file_and_line();
             return Err(EditRefused::OfFile { key, what, slug: owner.slug.to_string(), place });
         }
-        let file = tenant.config.database.file().and_then(|file| file.metadata().ok());
+        let file = tenant.config.database.file().and_then(|file| regular_file::metadata(file).ok());
         if file.is_some_and(|file| !file.is_file()) {
             let message = "the path of the database leads to something that is not a regular file".to_owned();
             return Err(EditRefused::Unfit { key: "database", message });
@@ -222,14 +221,18 @@ impl Checked {
     /// [`StoreError`] of the registry.
     pub async fn identify(&mut self, registry: &Registry, is_migrated: bool) -> Result<(), StoreError> {
         let RegisteredTenant { config, database } = &self.tenant;
-        if is_migrated || registry.was_elsewhere(&config.slug, database).await? {
-            let opened = timeout(IDENTIFY_LIMIT, Store::open(&config.database, 1)).await;
-            if let Ok(Ok(store)) = opened {
-                self.identity = Some(store.identity().as_str().to_owned());
-                store.close().await;
-            }
+        if (is_migrated || registry.was_elsewhere(&config.slug, database).await?)
+            && let Ok(store) = Store::open_within(&config.database, 1, IDENTIFY_LIMIT).await
+        {
+            self.identify_by(store.identity());
+            store.close().await;
         }
         Ok(())
+    }
+
+    /// Takes the identity of the database from whoever has it open.
+    pub fn identify_by(&mut self, identity: &DatabaseIdentity) {
+        self.identity = Some(identity.as_str().to_owned());
     }
 
     /// Fails if another tenant of the registry has something of it: before tables are made for it.

@@ -36,6 +36,7 @@ impl Task for FollowRegistry {
             outcome = following.complete_snapshot().await;
         }
         following.note(&outcome);
+        following.share_out().await;
         if outcome.is_ok() && !following.is_unlisted() { Run::Succeeded } else { Run::Failed }
     }
 }

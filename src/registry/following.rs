@@ -6,35 +6,46 @@
 
 mod certificates;
 mod error;
+mod ready;
+mod sharing;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use jiff::Timestamp;
 use tokio::sync::{Notify, OnceCell, OwnedMutexGuard};
 use tokio::time::timeout_at;
 
 pub use error::FollowError;
+pub use ready::{Rows, Unready};
 
 use super::claimed::FileTenants;
+use super::keepers::{Keepers, KeptTenants};
 use super::loading::{Loaded, open, read_rows, read_whole};
 use super::node_name::NodeName;
 use super::obtained::{ObtainedCertificates, RegistrySeals};
 use super::presence::{Presence, Sightings};
-use super::snapshot::Snapshot;
+use super::snapshot::{Snapshot, TakenCertificates};
+use super::subscribed::SubscribedTenants;
 use super::with_files::why_not;
 use crate::config::{RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::metrics::{Metrics, RegistryMetrics};
-use crate::store::registry::{Head, PAGE, RegistryRow};
+use crate::store::registry::{Beat, Head, Look, PAGE, RegistryMark, RegistryRow};
 use crate::store::{Registry, StoreError, with_causes};
-use crate::tenant::{Directory, RemovedDatabase, close_removed, last_used};
+use crate::tenant::{DatabaseServers, Directory, RemovedDatabase, close_removed, last_used};
 
 /// Up to how many tenants that can't be served are tried again with each change.
 ///
 /// Larger: each change costs more while many can't be served. Smaller: they wait for a change of their own.
 const RETRIED: usize = 100;
+
+/// How many rows that can't be served are logged one by one.
+///
+/// Larger: a missing variable floods the log. Smaller: the log names fewer of them.
+const LOGGED: usize = 10;
 
 /// The registry as this node follows it.
 #[derive(Debug)]
@@ -42,6 +53,7 @@ pub struct Following {
     config: RegistryConfig,
     registry: OnceCell<Registry>,
     directory: Arc<ArcSwap<Directory>>,
+    servers: DatabaseServers,
     metrics: RegistryMetrics,
     all_metrics: Metrics,
     node: NodeName,
@@ -56,6 +68,12 @@ pub struct Following {
     pub(super) changed: Notify,
     state: Mutex<FollowingState>,
     sightings: Mutex<Sightings>,
+    keepers: Arc<Keepers>,
+    subscribed: SubscribedTenants,
+    shares_changed: Notify,
+    /// How many tenants this node looks after, and by what that was counted.
+    kept: ArcSwap<KeptTenants>,
+    shared_out: Mutex<Option<(u64, Weak<Directory>)>>,
     /// The database has another registry than the one that this node follows.
     is_other: AtomicBool,
     /// How often the registry was restored to an earlier state.
@@ -72,8 +90,12 @@ pub struct Followed {
     pub(super) refused: BTreeMap<String, RefusedRow>,
     /// `None` if this node keeps none.
     snapshot: Option<Snapshot>,
-    /// Up to here the certificates were taken over.
-    certificates: i64,
+    /// Up to where the certificates were taken over.
+    certificates: TakenCertificates,
+    /// When the registry was last asked for the certificates of hosts whose own had expired by then.
+    expired_at: Option<(Instant, Timestamp)>,
+    /// Up to here the tenants with subscriptions were taken over.
+    subscribed: i64,
     presence: Presence,
 }
 
@@ -85,23 +107,27 @@ pub(super) struct RefusedRow {
 }
 
 /// What readiness reports.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct FollowingState {
     away: Option<String>,
     /// Other nodes do not know how far this one has got.
     is_unlisted: bool,
+    /// The first of them.
     refused: Vec<(Arc<str>, String)>,
+    refused_count: usize,
+    /// Why this node is not ready yet. Once it is, it stays ready.
+    unready: Option<Unready>,
 }
 
 impl Following {
     /// Follows a registry from where it was loaded. `directory` has the tenants of `files` and those of
-    /// [`Self::tenants_of`].
+    /// [`Self::tenants_of`]. `servers` hears of every tenant before it is served.
     #[must_use]
     pub fn new(
         config: &RegistryConfig,
         loaded: Loaded,
         files: &[Arc<TenantConfig>],
-        directory: Arc<ArcSwap<Directory>>,
+        (directory, servers): (Arc<ArcSwap<Directory>>, DatabaseServers),
         node: NodeName,
         seals: RegistrySeals<'_>,
         metrics: &Metrics,
@@ -117,19 +143,27 @@ impl Following {
             files: Arc::new(FileTenants::of(files)),
             refused: refused.collect(),
             snapshot: config.kept_snapshot().map(|snapshot| Snapshot::new(snapshot, seals.texts)),
-            certificates: 0,
+            certificates: TakenCertificates::default(),
+            expired_at: None,
+            subscribed: 0,
             presence: Presence::new(seals.certificates.ids().map(ToOwned::to_owned).collect()),
         };
         let following = Self {
             config: config.clone(),
             registry: OnceCell::new_with(registry),
             directory,
+            servers,
             metrics: metrics.registry.clone(),
             all_metrics: metrics.clone(),
+            keepers: Arc::new(Keepers::new(node.id())),
+            subscribed: SubscribedTenants::default(),
+            shares_changed: Notify::new(),
+            kept: ArcSwap::default(),
+            shared_out: Mutex::default(),
             node,
             certificates: Arc::new(ObtainedCertificates::new(config, seals.certificates)),
             changed: Notify::new(),
-            state: Mutex::default(),
+            state: Mutex::new(FollowingState { unready: Some(Unready::Starting), ..FollowingState::default() }),
             sightings: Mutex::default(),
             is_other: AtomicBool::new(false),
             restores: AtomicU64::new(0),
@@ -138,7 +172,7 @@ impl Following {
         };
         {
             let followed = following.followed.try_lock().expect("it is new");
-            followed.refused.iter().for_each(|(slug, refused)| log_refused(slug, refused));
+            log_refused(&followed.refused.values().collect::<Vec<_>>());
             following.publish(&followed);
         }
         following
@@ -185,11 +219,17 @@ impl Following {
         self.changed.notify_one();
     }
 
-    /// Why the registry can't be followed at the moment, and the tenants whose rows are not served.
+    /// Why the registry can't be followed at the moment.
     #[must_use]
-    pub fn faults(&self) -> (Option<String>, Vec<(Arc<str>, String)>) {
-        let FollowingState { away, refused, .. } = self.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        (away, refused)
+    pub fn away(&self) -> Option<String> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).away.clone()
+    }
+
+    /// How many tenants there are whose rows are not served, and the first of them with the reasons.
+    #[must_use]
+    pub fn refused(&self) -> (usize, Vec<(Arc<str>, String)>) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        (state.refused_count, state.refused.clone())
     }
 
     /// Whether callers who wait for a change don't wait for this node, because it can't write how far it has got.
@@ -207,9 +247,14 @@ impl Following {
     /// Has callers wait for this node from now on, and then takes what was changed since it was loaded. So a node that
     /// starts serves every change that was acknowledged before.
     pub async fn join(&self) {
-        let Some(registry) = self.registry.get() else { return };
-        self.beat(registry, &mut *self.followed.lock().await).await;
-        self.catch_up().await;
+        if let Some(registry) = self.registry.get() {
+            self.beat(registry, &mut *self.followed.lock().await).await;
+            let directory = self.directory.load_full();
+            self.check_files(directory.configs()).await;
+            self.catch_up().await;
+            self.share_out().await;
+        }
+        self.note_ready_alone(&*self.followed.lock().await);
     }
 
     /// What the tenants of the files have.
@@ -251,39 +296,53 @@ impl Following {
     pub(super) async fn follow(&self) -> Result<(), FollowError> {
         let registry = self.open().await?;
         let _looking = self.looking.lock().await;
-        let (head, beats) = registry.look().await?;
+        let marks = {
+            let Followed { head, certificates, .. } = &*self.followed.lock().await;
+            [head.mark(), certificates.of]
+        };
+        let Look { mut head, has: [has_rows, has_certificates], beats } = registry.look(marks).await?;
         let mut followed = self.followed.lock().await;
         let own_beat = beats.get(self.node.id()).cloned();
         self.sightings.lock().unwrap_or_else(PoisonError::into_inner).note(beats);
-        let known = &followed.head;
-        if head.epoch != known.epoch {
+        if head.epoch != followed.head.epoch {
             // A backup of the same registry has the same epoch. Following another one would remove every tenant.
             return Err(FollowError::OtherRegistry);
         }
         let has_other_beat = followed.beat.is_some() && followed.beat != own_beat;
-        let is_restored = head.revision < known.revision || has_other_beat;
+        let is_restored = !has_rows || has_other_beat;
         let mut is_applied = is_restored;
         if is_restored {
             tracing::warn!(
                 revision = head.revision,
-                before = known.revision,
+                before = followed.head.revision,
                 "the registry was restored; all of it is read"
             );
-            let (head, rows) = read_whole(registry).await?;
-            self.apply(&mut followed, head, rows, true).await;
+            let rows;
+            (head, rows) = read_whole(registry).await?;
+            self.apply(&mut followed, head.clone(), rows, true).await;
             self.restores.fetch_add(1, Ordering::Release);
+            self.forget_subscribed(&mut followed);
         }
         while followed.head.revision < head.revision {
-            let rows = registry.changes_after(followed.head.revision, PAGE).await?;
-            let Some(last) = rows.last().map(|row| row.revision) else { break };
-            let head = Head { revision: last, ..head.clone() };
-            self.apply(&mut followed, head, rows, false).await;
+            let rows = registry.changes(followed.head.revision, head.revision, PAGE).await?;
+            let reached = match rows.last() {
+                None => break,
+                Some(last) if rows.len() == PAGE as usize => {
+                    let RegistryMark { revision, stamp } = registry.mark(last.revision).await?;
+                    Head { revision, stamp, ..head.clone() }
+                }
+                Some(_) => head.clone(),
+            };
+            self.apply(&mut followed, reached, rows, false).await;
             is_applied = true;
         }
-        is_applied |= self.take_certificates(registry, &mut followed, head.revision, is_restored).await?;
+        let has_history = has_certificates && !is_restored;
+        is_applied |= self.take_certificates(registry, &mut followed, &head, has_history).await?;
+        self.note_readiness(registry, &followed).await?;
         if is_applied || followed.presence.is_due() {
             self.beat(registry, &mut followed).await;
         }
+        self.follow_shares(registry, &mut followed).await?;
         Ok(())
     }
 
@@ -312,12 +371,14 @@ impl Following {
         let began = Instant::now();
         let before = self.directory.load_full();
         let mut removed: Vec<Arc<str>> = Vec::new();
+        // What was logged is not logged again.
+        let mut known = BTreeMap::new();
         if is_whole {
             let there: HashSet<&str> = rows.iter().map(|row| row.slug.as_str()).collect();
             let registered = before.configs().filter(|tenant| tenant.origin.is_registered());
             removed
                 .extend(registered.map(|tenant| &tenant.slug).filter(|slug| !there.contains(&***slug)).map(Arc::clone));
-            followed.refused.clear();
+            known = std::mem::take(&mut followed.refused);
         }
         if let Some(snapshot) = &mut followed.snapshot {
             snapshot.keep(&head, &rows, is_whole).await;
@@ -336,7 +397,7 @@ impl Following {
             let config = before.config(&row.slug).filter(|config| config.origin.is_registered());
             removed.extend(config.map(|config| Arc::clone(&config.slug)));
         }
-        let mut put = Vec::with_capacity(changed.len());
+        let (mut put, mut new) = (Vec::with_capacity(changed.len()), Vec::new());
         let read = read_rows(changed, &self.config).await;
         let leaving: HashSet<Arc<str>> = removed
             .iter()
@@ -355,12 +416,14 @@ impl Following {
                 },
                 Err(problems) => problems.to_string(),
             };
-            let refused = RefusedRow { row, reason };
-            if followed.refused.get(&refused.row.slug).is_none_or(|before| before.reason != refused.reason) {
-                log_refused(&refused.row.slug, &refused);
+            let (slug, refused) = (row.slug.clone(), RefusedRow { row, reason });
+            let reason = refused.reason.clone();
+            let before = followed.refused.insert(slug.clone(), refused).or_else(|| known.remove(&slug));
+            if before.is_none_or(|before| before.reason != reason) {
+                new.push(slug);
             }
-            followed.refused.insert(refused.row.slug.clone(), refused);
         }
+        log_refused(&new.iter().filter_map(|slug| followed.refused.get(slug)).collect::<Vec<_>>());
         self.serve(&before, &put, &removed).await;
         followed.head = head;
         self.publish(followed);
@@ -376,7 +439,9 @@ impl Following {
         let left = before.removed_of(&slugs, &after);
         // Written before they are removed: a stop soon after this must not lose it.
         last_used::write(left.iter().filter_map(RemovedDatabase::last_used).collect()).await;
+        self.servers.announce(put);
         self.directory.store(Arc::clone(&after));
+        self.check_files(put).await;
         self.all_metrics.tenants_served.set(i64::try_from(after.len()).unwrap_or(i64::MAX));
         if !removed.is_empty() {
             self.all_metrics.tenants.retain(|slug| after.config(slug).is_some());
@@ -392,15 +457,18 @@ impl Following {
         if !self.config.is_written {
             return;
         }
-        let (revision, refused) = (followed.head.revision, followed.refused.keys().cloned().collect());
-        followed.beat = followed.presence.write(registry, &self.node, revision, refused, &self.sightings).await;
+        let mark = followed.head.mark();
+        let refused = (followed.refused.keys().take(Beat::NAMED).cloned().collect(), followed.refused.len());
+        followed.beat = followed.presence.write(registry, &self.node, mark, refused, &self.sightings).await;
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_unlisted = followed.presence.is_faulty();
     }
 
     pub(super) fn publish(&self, followed: &Followed) {
-        let refused = followed.refused.iter().map(|(slug, refused)| (slug.as_str().into(), refused.reason.clone()));
+        let first = followed.refused.iter().take(Beat::NAMED);
+        let first = first.map(|(slug, refused)| (slug.as_str().into(), refused.reason.clone())).collect();
         self.metrics.followed(followed.head.revision, followed.refused.len());
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).refused = refused.collect();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        (state.refused, state.refused_count) = (first, followed.refused.len());
     }
 
     /// Notes whether the registry can be followed.
@@ -421,7 +489,18 @@ impl Following {
     }
 }
 
-fn log_refused(tenant: &str, refused: &RefusedRow) {
-    let RefusedRow { row, reason } = refused;
-    tracing::error!(tenant, revision = row.revision, reason, "the row of a tenant in the registry can't be served");
+/// Logs rows that are not served: each if they are few, otherwise how many, with the first as an example. A variable that is
+/// missing on a node may be in every row.
+fn log_refused(rows: &[&RefusedRow]) {
+    let message = "the row of a tenant in the registry can't be served";
+    match rows {
+        [] => {}
+        [RefusedRow { row, reason }, ..] if rows.len() > LOGGED => {
+            let (tenants, first) = (rows.len(), &row.slug);
+            tracing::error!(tenants, first, reason, "rows of tenants in the registry can't be served");
+        }
+        few => few.iter().for_each(|RefusedRow { row, reason }| {
+            tracing::error!(tenant = row.slug, revision = row.revision, reason, "{message}");
+        }),
+    }
 }

@@ -11,7 +11,8 @@ use crate::seal::Seals;
 use crate::store::registry::{Head, RegistryRow};
 use crate::store::{DatabaseLocation, Registry, StoreError};
 
-/// How long a starting node waits for the registry before it takes the snapshot.
+/// How long a starting node waits until the registry is open, before it takes the snapshot. How long reading all rows takes
+/// depends on their number and on how far away the registry is; a statement that is not answered ends by its own limit.
 ///
 /// Larger: nodes start later while it is away. Smaller: a slow one is passed over.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
@@ -67,13 +68,12 @@ pub(super) async fn open(config: &RegistryConfig) -> Result<Registry, StoreError
 /// # Errors
 /// [`LoadError`].
 pub async fn load(config: &RegistryConfig, seals: &Seals) -> Result<Loaded, LoadError> {
-    let opened = async {
-        let registry = open(config).await?;
-        let (head, rows) = read_whole(&registry).await?;
-        Ok((registry, head, rows))
+    let outcome = match timeout(OPEN_LIMIT, open(config)).await {
+        Ok(Ok(registry)) => read_opened(registry).await.map_err(Some),
+        Ok(Err(error)) => Err(Some(error)),
+        Err(_) => Err(None),
     };
-    let outcome = timeout(OPEN_LIMIT, opened).await;
-    complete(config, seals, outcome.map_err(|_| None).and_then(|outcome| outcome.map_err(Some))).await
+    complete(config, seals, outcome).await
 }
 
 /// The same for a command that only reads. Returns `None` if the registry is missing.
@@ -81,16 +81,18 @@ pub async fn load(config: &RegistryConfig, seals: &Seals) -> Result<Loaded, Load
 /// # Errors
 /// [`LoadError`].
 pub async fn load_existing(config: &RegistryConfig, seals: &Seals) -> Result<Option<Loaded>, LoadError> {
-    let opened = async {
-        let Some(registry) = Registry::open_existing(&config.database).await? else { return Ok(None) };
-        let (head, rows) = read_whole(&registry).await?;
-        Ok(Some((registry, head, rows)))
+    let outcome = match timeout(OPEN_LIMIT, Registry::open_existing(&config.database)).await {
+        Ok(Ok(None)) => return Ok(None),
+        Ok(Ok(Some(registry))) => read_opened(registry).await.map_err(Some),
+        Ok(Err(error)) => Err(Some(error)),
+        Err(_) => Err(None),
     };
-    let outcome = timeout(OPEN_LIMIT, opened).await;
-    match outcome.map_err(|_| None).and_then(|outcome| outcome.map_err(Some)).transpose() {
-        Some(outcome) => complete(config, seals, outcome).await.map(Some),
-        None => Ok(None),
-    }
+    complete(config, seals, outcome).await.map(Some)
+}
+
+async fn read_opened(registry: Registry) -> Result<(Registry, Head, Vec<RegistryRow>), StoreError> {
+    let (head, rows) = read_whole(&registry).await?;
+    Ok((registry, head, rows))
 }
 
 /// Takes the snapshot if the registry could not be read, for a reason or in time, or is another one.

@@ -9,15 +9,16 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::node_name::NodeName;
-use crate::store::registry::Beat;
+use crate::store::registry::{Beat, RegistryMark};
 use crate::store::{Registry, with_causes};
 
 /// How often a node without changes writes that it is there.
 ///
-/// Larger: a node that died counts as live for longer. Smaller: more writes.
-const BEAT_INTERVAL: Duration = Duration::from_secs(5);
+/// Larger: a node that died counts as live for longer, and looks after its tenants in the eyes of the others. Smaller: more
+/// writes.
+const BEAT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How often nodes that are gone for long are forgotten.
+/// How often nodes that are gone for long are forgotten, and what is no longer kept.
 ///
 /// Larger: they are listed for longer. Smaller: more writes.
 const FORGET_INTERVAL: Duration = Duration::from_secs(60);
@@ -29,6 +30,8 @@ pub(super) struct Presence {
     seal_keys: Vec<String>,
     written_at: Option<Instant>,
     forgot_at: Option<Instant>,
+    /// Whether what is no longer kept could not be removed.
+    keeps_old: bool,
     is_faulty: bool,
 }
 
@@ -89,21 +92,22 @@ impl Presence {
         self.is_faulty
     }
 
-    /// Writes how far this node has got. Returns the beat, or None if it may not have been written.
+    /// Writes how far this node has got, the first tenants that it can't read, and how many there are. Returns the beat, or None if it may not have been written.
     pub(super) async fn write(
         &mut self,
         registry: &Registry,
         node: &NodeName,
-        revision: i64,
-        refused: Vec<String>,
+        mark: RegistryMark,
+        refused: (Vec<String>, usize),
         sightings: &Mutex<Sightings>,
     ) -> Option<String> {
         let beat = Beat {
             id: node.id().to_owned(),
             name: node.name().to_owned(),
             version: env!("CARGO_PKG_VERSION"),
-            revision,
-            refused,
+            mark,
+            refused: refused.0,
+            refused_count: i64::try_from(refused.1).unwrap_or(i64::MAX),
             beat: format!("{:016x}", rand::random::<u64>()),
             seal_keys: self.seal_keys.clone(),
             started_at: node.started_at(),
@@ -112,6 +116,14 @@ impl Presence {
         if outcome.is_ok() && self.forgot_at.is_none_or(|at| at.elapsed() >= FORGET_INTERVAL) {
             let running = sightings.lock().unwrap_or_else(PoisonError::into_inner).running();
             outcome = registry.forget_gone_nodes(&running).await;
+            // In statements of their own, by index: none waits for them.
+            let forgotten = registry.forget_old_events().await.and(registry.forget_old_stamps().await);
+            if let Err(error) = &forgotten
+                && !self.keeps_old
+            {
+                tracing::warn!(cause = with_causes(error), "old rows of the registry can't be removed; it grows");
+            }
+            self.keeps_old = forgotten.is_err();
             self.forgot_at = outcome.is_ok().then(Instant::now);
         }
         match &outcome {

@@ -9,14 +9,42 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+
+use crate::regular_file;
 use crate::seal::Seals;
-use crate::store::registry::{CertificateRecord, Head, RegistryRow};
+use crate::store::registry::{CertificateRecord, Head, RegistryMark, RegistryRow};
 use crate::store::{DatabaseLocation, Registry, StoreError, with_causes};
 
 /// The pause before all rows are written again to a file that could not be written.
 ///
 /// Larger: a node is without a snapshot for longer. Smaller: a disk that stays full costs a read of all rows more often.
 const RETRY_PAUSE: Duration = Duration::from_secs(30);
+
+/// How many certificates are removed in one statement.
+///
+/// Larger: a longer statement. Smaller: more of them.
+const HOSTS_AT_ONCE: usize = 1_000;
+
+/// Up to where certificates were taken over.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TakenCertificates {
+    /// All up to this revision.
+    pub(super) until: i64,
+    /// Of the history that has this mark, which is no earlier.
+    pub(super) of: RegistryMark,
+}
+
+impl TakenCertificates {
+    fn stored(self) -> String {
+        json!({ "until": self.until, "of": self.of.to_string() }).to_string()
+    }
+
+    fn read(stored: &str) -> Option<Self> {
+        let stored: Value = serde_json::from_str(stored).ok()?;
+        Some(Self { until: stored["until"].as_i64()?, of: stored["of"].as_str()?.parse().ok()? })
+    }
+}
 
 /// The file. Faults are logged once: the registry is what matters, and it is there while a node writes here.
 #[derive(Debug)]
@@ -46,7 +74,7 @@ impl Snapshot {
 
     /// Which registry the file was read from. None if there is none, or it can't be read.
     pub(super) async fn epoch(location: &DatabaseLocation) -> Option<String> {
-        location.file().filter(|file| file.exists())?;
+        location.file().filter(|file| regular_file::exists(file))?;
         let registry = Registry::open(location).await.ok()?;
         let head = registry.head().await;
         registry.close().await;
@@ -56,7 +84,7 @@ impl Snapshot {
 
     /// What the file has. None if there is none, or it can't be read.
     pub(super) async fn read(location: &DatabaseLocation, seals: &Seals) -> Option<(Head, Vec<RegistryRow>)> {
-        let file = location.file().filter(|file| file.exists())?;
+        let file = location.file().filter(|file| regular_file::exists(file))?;
         let read = async {
             let registry = Registry::open(location).await?;
             let whole = super::loading::read_whole(&registry).await;
@@ -100,46 +128,72 @@ impl Snapshot {
         self.note(&outcome);
     }
 
-    /// Reads the certificates that the file has of a registry, some at a time. Returns the revision of the last one.
+    /// Reads the certificates that the file has of a registry, some at a time. Returns up to where it has all of them.
     pub(super) async fn read_certificates(
         &mut self,
         epoch: &str,
         at_once: u32,
-        mut take: impl FnMut(&[CertificateRecord]),
-    ) -> i64 {
+        mut take: impl FnMut(Vec<CertificateRecord>),
+    ) -> TakenCertificates {
         let read = async {
-            let mut last = 0;
+            let mut taken = TakenCertificates::default();
             if !self.location.file().is_some_and(std::path::Path::exists) {
-                return Ok(last);
+                return Ok(taken);
             }
             let registry = self.open().await?;
             if registry.head().await?.epoch == epoch {
+                let mut after = String::new();
                 loop {
-                    let rows = registry.certificates_after(last, at_once).await?;
+                    let rows = registry.certificates_by_host(&after, at_once).await?;
                     let Some(row) = rows.last() else { break };
-                    last = row.revision;
-                    take(&rows);
+                    after.clone_from(&row.host);
+                    take(rows);
                 }
+                taken = TakenCertificates::read(&registry.stored_counts().await?.counts).unwrap_or_default();
             }
             self.open = Some(registry);
-            Ok::<_, StoreError>(last)
+            Ok::<_, StoreError>(taken)
         };
         read.await.unwrap_or_else(|error| {
             tracing::error!(cause = with_causes(&error), "the certificates of the snapshot can't be read");
-            0
+            TakenCertificates::default()
         })
     }
 
-    /// Keeps certificates. With `is_whole`, there are no others.
-    pub(super) async fn keep_certificates(&mut self, rows: &[CertificateRecord], is_whole: bool) {
-        let keep = async {
+    /// Keeps certificates.
+    pub(super) async fn keep_certificates(&mut self, rows: &[CertificateRecord]) {
+        self.change_certificates(async |registry| registry.copy_certificates(rows).await).await;
+    }
+
+    /// Removes the certificates of hosts that the registry no longer has.
+    pub(super) async fn remove_certificates(&mut self, gone: &[String]) {
+        for hosts in gone.chunks(HOSTS_AT_ONCE) {
+            self.change_certificates(async |registry| registry.remove_certificates(hosts).await).await;
+        }
+    }
+
+    /// Notes up to where certificates were taken over and kept. After a fault, the file has an earlier place.
+    pub(super) async fn note_certificates(&mut self, taken: TakenCertificates) {
+        if !self.lacks_certificates {
+            let text = taken.stored();
+            self.change_certificates(async |registry| registry.store_counts(&text, Duration::ZERO).await).await;
+        }
+    }
+
+    /// All certificates of the registry are written now, since the file lacks some.
+    pub(super) fn begin_with_certificates(&mut self) {
+        self.lacks_certificates = false;
+    }
+
+    async fn change_certificates(&mut self, change: impl AsyncFnOnce(&Registry) -> Result<(), StoreError>) {
+        let outcome = async {
             let registry = self.open().await?;
-            registry.copy_certificates(rows, is_whole).await?;
+            change(&registry).await?;
             self.open = Some(registry);
             Ok(())
         };
-        let outcome = keep.await;
-        self.lacks_certificates = outcome.is_err() || (self.lacks_certificates && !is_whole);
+        let outcome = outcome.await;
+        self.lacks_certificates |= outcome.is_err();
         self.note(&outcome);
     }
 
@@ -173,13 +227,13 @@ impl Snapshot {
 
     /// Whether the file was complete when it was last written, by a node that ended, and nothing has changed since.
     async fn is_at(&self, followed: &Head) -> bool {
-        if self.location.file().is_none_or(|file| !file.exists()) {
+        if self.location.file().is_none_or(|file| !regular_file::exists(file)) {
             return false;
         }
         let Ok(file) = Registry::open(&self.location).await else { return false };
         let head = file.head().await;
         file.close().await;
-        head.is_ok_and(|head| (head.revision, &head.epoch) == (followed.revision, &followed.epoch))
+        head.is_ok_and(|head| head == *followed)
     }
 
     /// The file, which is opened again after a fault.

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use redis::AsyncCommands;
+use redis::{AsyncCommands, RedisError};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::client::RedisClient;
 use super::connections::RedisConnections;
+use super::refusals::{BackgroundCall, is_refusal};
 
 const CHANNEL: &str = "formgate:tokens";
 
@@ -86,8 +87,28 @@ async fn listen_forever(
     loop {
         let failure = listen(&client, &connections, &*listener, &is_receiving).await;
         is_receiving.store(false, Ordering::Release);
-        tracing::debug!(failure, "token changes not received; subscribing again");
+        if let ListenError::Refused(cause) = &failure {
+            connections.note_background(BackgroundCall::TokenChanges, Some(cause));
+        }
+        tracing::debug!(%failure, "token changes not received; subscribing again");
         tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+/// Why changes are no longer received.
+#[derive(Debug, thiserror::Error)]
+enum ListenError {
+    /// Redis answered with an error.
+    #[error("{0}")]
+    Refused(String),
+    /// The connection broke, or could not be opened.
+    #[error("{0}")]
+    Lost(String),
+}
+
+impl From<RedisError> for ListenError {
+    fn from(error: RedisError) -> Self {
+        if is_refusal(&error) { Self::Refused(error.to_string()) } else { Self::Lost(error.to_string()) }
     }
 }
 
@@ -97,16 +118,17 @@ async fn listen(
     connections: &RedisConnections,
     listener: &dyn TokenChangeListener,
     is_receiving: &AtomicBool,
-) -> String {
+) -> ListenError {
+    let lost = |text: &str| ListenError::Lost(text.to_owned());
     let mut messages = match tokio::time::timeout(TIME_LIMIT, client.listen()).await {
         Ok(Ok(messages)) => messages,
-        Ok(Err(error)) => return error.to_string(),
-        Err(_) => return "no connection in time".to_owned(),
+        Ok(Err(error)) => return error.into(),
+        Err(_) => return lost("no connection in time"),
     };
     match tokio::time::timeout(TIME_LIMIT, messages.subscribe(CHANNEL)).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => return error.to_string(),
-        Err(_) => return "no subscription in time".to_owned(),
+        Ok(Err(error)) => return error.into(),
+        Err(_) => return lost("no subscription in time"),
     }
     let mut messages = messages.into_on_message();
     let mut seen = None;
@@ -114,7 +136,7 @@ async fn listen(
     loop {
         tokio::select! {
             message = messages.next() => {
-                let Some(message) = message else { return "the connection closed".to_owned() };
+                let Some(message) = message else { return lost("the connection closed") };
                 let payload: String = message.get_payload().unwrap_or_default();
                 let change = payload.split_once(' ').and_then(|(number, slug)| Some((number.parse::<u64>().ok()?, slug)));
                 if let Some((number, slug)) = change {
@@ -131,13 +153,14 @@ async fn listen(
                 let newest = connections.call(NEWEST, async |mut redis| redis.get::<_, Option<u64>>(NEWEST).await);
                 let newest = match tokio::time::timeout(CHECK_LIMIT, newest).await {
                     Ok(Ok(newest)) => newest.unwrap_or(0),
-                    Ok(Err(error)) => return error.to_string(),
-                    Err(_) => return "no number in time".to_owned(),
+                    Ok(Err(error)) => return lost(&error.to_string()),
+                    Err(_) => return lost("no number in time"),
                 };
                 if seen.replace(newest) != Some(newest) {
                     listener.changes_missed();
                 }
                 if !is_receiving.swap(true, Ordering::AcqRel) {
+                    connections.note_background(BackgroundCall::TokenChanges, None);
                     tracing::debug!("receiving token changes");
                 }
             }

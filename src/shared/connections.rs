@@ -18,6 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::client::{RedisClient, RedisConnection, cause_of};
 use super::eviction;
+use super::refusals::{BackgroundCall, Refusals, is_refusal};
 use super::shards::Shards;
 use crate::config::OnRedisFailure;
 use crate::deadline::{Timer, within};
@@ -64,8 +65,9 @@ const EVICTION_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The key and the script of the probe: it writes as a window does, and the key expires after a second.
 const PROBE_KEY: &str = "formgate:probe";
-const PROBE_SCRIPT: &str = "redis.call('SET', KEYS[1], 1, 'PX', 1000) redis.call('APPEND', KEYS[1], 1) \
-    redis.call('STRLEN', KEYS[1]) redis.call('GETRANGE', KEYS[1], 0, 1) redis.call('PEXPIRE', KEYS[1], 1000) return redis.call('PTTL', KEYS[1])";
+const PROBE_SCRIPT: &str = "redis.call('TIME') redis.call('SET', KEYS[1], 1, 'PX', 1000) \
+    redis.call('APPEND', KEYS[1], 1) redis.call('GET', KEYS[1]) redis.call('GETRANGE', KEYS[1], 0, 1) \
+    redis.call('PEXPIRE', KEYS[1], 1000) return redis.call('PTTL', KEYS[1])";
 
 /// Why a call was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +98,8 @@ impl RedisConnections {
         let failure = Mutex::new(format!("no response within {OPEN_LIMIT:?}"));
         let (open, opened, shards) = (Mutex::new(0), Notify::new(), ArcSwapOption::empty());
         let outage = Outage { redis: client.name().into(), policy };
-        let state = Arc::new(SharedState { open, opened, failure, shards, outage, metrics });
+        let refusals = Refusals::new(metrics.redis.clone());
+        let state = Arc::new(SharedState { open, opened, failure, shards, outage, refusals, metrics });
         let is_cluster = client.is_cluster();
         let connections = (0..CONNECTIONS).map(|_| {
             let reconnecting =
@@ -166,6 +169,15 @@ impl RedisConnections {
         Err(CallError::Unavailable)
     }
 
+    /// Notes the outcome of a call that no request waits for: Redis took it, or why it refused. That Redis does not answer is
+    /// noted by [`Self::call`].
+    pub fn note_background(&self, call: BackgroundCall, refusal: Option<&str>) {
+        match refusal {
+            Some(cause) => self.state.refusals.refused(call, cause),
+            None => self.state.refusals.taken(call),
+        }
+    }
+
     /// Whether one call may use unrelated keys. In a cluster it may not: they can be on different nodes.
     #[must_use]
     pub fn carry_many_keys(&self) -> bool {
@@ -204,6 +216,7 @@ struct SharedState {
     /// The shards, in a cluster.
     shards: ArcSwapOption<Shards>,
     outage: Outage,
+    refusals: Refusals,
     metrics: Metrics,
 }
 
@@ -357,9 +370,15 @@ async fn watch(
             eviction_check += EVICTION_CHECK_INTERVAL;
             // An ACL may forbid the command; the policy is then unknown.
             match within(limit, MAX_WAITS, eviction::policy(&mut checked)).await {
-                Some(Ok(policy)) => state.note_eviction(policy),
-                Some(Err(error)) => tracing::debug!(%error, "maxmemory-policy of Redis unknown"),
-                None => {}
+                Some(Ok(policy)) => {
+                    state.refusals.taken(BackgroundCall::EvictionPolicy);
+                    state.note_eviction(policy);
+                }
+                Some(Err(error)) if is_refusal(&error) => {
+                    state.refusals.refused(BackgroundCall::EvictionPolicy, &error.to_string());
+                }
+                // The connection is lost, or the ping finds out that Redis hangs.
+                Some(Err(_)) | None => {}
             }
         }
         tokio::select! {

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
-use super::client::RedisClient;
+use super::client::{RedisClient, RedisConnection};
 use super::eviction;
 use crate::config::RedisTarget;
 use crate::metrics::Metrics;
@@ -36,17 +36,54 @@ pub async fn diagnose(target: &RedisTarget) -> Result<Option<String>, Diagnosis>
     let client = RedisClient::new(target)
         .map_err(|error| Diagnosis { cause: error.to_string(), remedy: "correct the address".to_owned() })?;
     let trial = async {
+        // First, since their errors name the command.
+        try_commands(&client, &mut client.connect().await?).await?;
         let (mut connection, _shards) = super::connections::open(&client, &Metrics::default().redis).await?;
-        // An ACL may forbid the command.
-        Ok::<_, RedisError>(eviction::policy(&mut connection).await.ok().flatten())
+        Ok::<_, RedisError>(eviction::policy(&mut connection).await)
     };
     match tokio::time::timeout(LIMIT, trial).await {
-        Ok(Ok(policy)) => Ok(policy.map(|policy| {
+        Ok(Ok(Ok(policy))) => Ok(policy.map(|policy| {
             format!("Redis may evict budgets, since its maxmemory-policy is {policy}: set it to noeviction")
         })),
+        Ok(Ok(Err(error))) => Ok(Some(format!(
+            "it is not known whether Redis may evict budgets: {error}; let the ACL user run INFO, as deploy/configuration.md \
+             lists"
+        ))),
         Ok(Err(error)) => Err(Diagnosis { cause: error.to_string(), remedy: remedy(&error) }),
         Err(_) => Err(Diagnosis { cause: format!("no answer within {LIMIT:?}"), remedy: UNREACHABLE.to_owned() }),
     }
+}
+
+/// A key and a channel that nothing else uses.
+const TRIAL: &str = "formgate:trial";
+
+/// Runs each command that a node uses, so that `check` finds those that the ACL user may not run, and not a page or a revoked
+/// token hours later.
+async fn try_commands(client: &RedisClient, connection: &mut RedisConnection) -> RedisResult<()> {
+    let unknown_script = "0".repeat(40);
+    match redis::cmd("EVALSHA").arg(unknown_script).arg(1).arg(TRIAL).query_async::<()>(connection).await {
+        Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {}
+        outcome => outcome?,
+    }
+    for command in [
+        ["SET", TRIAL, "1", "PX", "1000"].as_slice(),
+        &["APPEND", TRIAL, "1"],
+        &["GET", TRIAL],
+        &["GETRANGE", TRIAL, "0", "1"],
+        &["PTTL", TRIAL],
+        &["TIME"],
+        &["INCRBY", TRIAL, "1"],
+        &["PEXPIRE", TRIAL, "1"],
+        &["HSET", "formgate:trial:hash", "field", "value"],
+        &["HGETALL", "formgate:trial:hash"],
+        &["PEXPIRE", "formgate:trial:hash", "1"],
+        &["PUBLISH", TRIAL, "trial"],
+        &["PING"],
+    ] {
+        let (name, arguments) = command.split_first().expect("each has a name");
+        redis::cmd(name).arg(arguments).query_async::<Value>(connection).await?;
+    }
+    client.listen().await?.subscribe(TRIAL).await
 }
 
 const UNREACHABLE: &str = "check the address, that Redis listens on it (`bind`), with TLS for `rediss://` and without it for `redis://`, and firewalls in between";
@@ -60,7 +97,7 @@ fn remedy(error: &RedisError) -> String {
         ErrorKind::AuthenticationFailed => credentials.to_owned(),
         _ if says("NOAUTH") || says("WRONGPASS") || says("invalid password") => credentials.to_owned(),
         ErrorKind::Server(ServerErrorKind::NoPerm) => RIGHTS.to_owned(),
-        _ if says("NOPERM") || says("No permissions") => RIGHTS.to_owned(),
+        _ if says("NOPERM") || says("No permissions") || says("can't run this command") => RIGHTS.to_owned(),
         ErrorKind::Server(ServerErrorKind::ReadOnly) => REPLICA.to_owned(),
         _ if says("READONLY") => REPLICA.to_owned(),
         ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) => CLUSTER.to_owned(),

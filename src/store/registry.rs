@@ -6,9 +6,12 @@
 //!
 //! `writing` adds, changes and removes tenants, each host and database claimed once, and `lives` says what one of them has of
 //! an earlier one; `nodes` records how far each
-//! node has got; `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a
-//! certificate, `turns` says which is looked at next, `counts` counts them, `claiming` adds and removes domains,
-//! `certificates` has what was obtained for them; `budgets`, `account` and `events` belong to that; `resealing` is for a change of the key; `remedy` says what to do when the registry can't be used.
+//! node has got, `keeping` what it can look after, and `subscribed` which tenants have subscriptions; `stamps` says which
+//! revision is which after a restore; `operator_tokens` has the tokens of the operator API. `domains` has the life of each
+//! host that needs a certificate, `turns` says which is looked at next, `listing` lists them, `counts` counts them,
+//! `claiming` adds and removes domains, `certificates` has what was obtained for them; `budgets`, `account` and `events`
+//! belong to that; `resealing` is for a change of the key; `remedy` says what to do when the registry can't be used, and
+//! `rights` what the role of a node may lack.
 
 mod account;
 mod budgets;
@@ -17,16 +20,21 @@ mod claiming;
 mod counts;
 mod domains;
 mod events;
+mod keeping;
+mod listing;
 mod lives;
 mod nodes;
 mod operator_tokens;
 mod remedy;
 mod resealing;
+mod rights;
+mod stamps;
+mod subscribed;
 mod turns;
 mod writing;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
@@ -38,13 +46,18 @@ use crate::metrics::DatabaseMetrics;
 pub use budgets::{Budget, Taken as BudgetTaken};
 pub use certificates::{CertificateRecord, StoredPair};
 pub use claiming::{DomainAdded, HostOwner, Requester};
-pub use counts::DomainCount;
-pub use domains::{DomainFilter, DomainProof, DomainRecord, DomainState, Lease};
-pub use events::{DomainEvent, RegistryEvent};
-pub use nodes::{Beat, Head, NodeBehind, NodeRecord};
+pub use counts::{DomainCount, StoredCounts};
+pub use domains::{DomainProof, DomainRecord, DomainState, Lease};
+pub use events::{DomainEvent, Feed, RegistryEvent};
+pub use keeping::KeepingNode;
+pub use listing::DomainFilter;
+pub use nodes::{Beat, Head, Look, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
 pub use remedy::registry_remedy;
 pub use resealing::{PendingRecord, SealedBy};
+pub use rights::RegistryUse;
+pub use stamps::{InvalidMark, RegistryMark};
+pub use subscribed::SubscribedTenant;
 pub use turns::{AskedCheck, DueDomain};
 pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written as RegistryWritten};
 
@@ -53,12 +66,23 @@ pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written a
 /// Larger: a statement takes longer. Smaller: more statements.
 pub const PAGE: u32 = 1_000;
 
+/// How many rows are read at once at most, where all are read.
+///
+/// Larger: a statement may reach [`LIMIT`] if the connection gets slow. Smaller: all rows of a registry that is far away take
+/// more round trips.
+const MAX_PAGE: u32 = 16 * PAGE;
+
+/// A page that took no longer is followed by one of twice the size.
+///
+/// Larger: the next one may reach [`LIMIT`]. Smaller: pages of a registry that is far away stay small.
+const QUICK_PAGE: Duration = Duration::from_secs(1);
+
 /// How many connections a node has to the registry.
 ///
 /// Larger: many callers of the operator API take more of the server's connections. Smaller: they wait for each other.
 const MAX_CONNECTIONS: u32 = 4;
 
-/// How long a statement may take, and a wait for a connection. None reads more than a page.
+/// How long a statement may take, and a wait for a connection. None reads more than [`MAX_PAGE`] rows.
 ///
 /// Larger: a registry that hangs holds up reloads of the files for longer. Smaller: a slow one counts as away.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -199,29 +223,35 @@ impl Registry {
         self.rows(sql).await
     }
 
-    /// Every tenant, in the order in which they were created.
+    /// Every tenant, in the order in which they were created. Pages grow while they are answered quickly, so that the round
+    /// trips to a registry that is far away don't add up.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_all(&self) -> Result<Vec<RegistryRow>, StoreError> {
-        let mut rows: Vec<RegistryRow> = Vec::new();
+        let (mut rows, mut limit): (Vec<RegistryRow>, _) = (Vec::new(), PAGE);
         loop {
-            let page = self.list(rows.last().map_or(0, |row| row.position), PAGE).await?;
-            let is_last = page.len() < PAGE as usize;
+            let began = Instant::now();
+            let page = self.list(rows.last().map_or(0, |row| row.position), limit).await?;
+            let is_last = page.len() < limit as usize;
             rows.extend(page);
             if is_last {
                 return Ok(rows);
             }
+            if began.elapsed() <= QUICK_PAGE {
+                limit = (2 * limit).min(MAX_PAGE);
+            }
         }
     }
 
-    /// The rows that changed after a revision, in the order of their last changes.
+    /// The rows that changed after a revision and up to another one, in the order of their last changes.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn changes_after(&self, revision: i64, limit: u32) -> Result<Vec<RegistryRow>, StoreError> {
+    pub async fn changes(&self, after: i64, until: i64, limit: u32) -> Result<Vec<RegistryRow>, StoreError> {
         let mut sql = select(&self.database);
-        sql.push(" WHERE revision > ").bind(revision).push(" ORDER BY revision LIMIT ").bind(i64::from(limit));
+        sql.push(" WHERE revision > ").bind(after).push(" AND revision <= ").bind(until);
+        sql.push(" ORDER BY revision LIMIT ").bind(i64::from(limit));
         self.rows(sql).await
     }
 

@@ -1,21 +1,17 @@
 //! The access log: one line per request.
 //!
 //! On a terminal it is text like the rest of the log. Otherwise a line is JSON like all others, but is built without
-//! `tracing`'s fields and written by a separate thread: building and writing it was the largest cost of a request. A
-//! slow reader of the log never blocks a request: beyond [`MAX_QUEUED`] queued lines, further ones are dropped, and
-//! their number is logged. A process that is killed loses its last lines; a normal stop writes them.
+//! `tracing`'s fields: building and writing it was the largest cost of a request.
 
 use std::cell::RefCell;
-use std::io::{self, Write, stderr};
 use std::sync::OnceLock;
-use std::thread;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::fmt::temporal::DateTimePrinter;
 use serde::Serialize;
 use tracing::Level;
-use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
+
+use super::log_queue::LogQueue;
 
 /// Its target in `FORMGATE_LOG`.
 macro_rules! target {
@@ -30,21 +26,6 @@ macro_rules! name {
         concat!(",\"", $name, "\":")
     };
 }
-
-/// How long lines are collected before they are written.
-///
-/// Larger: `tail -f` stutters and a crash loses more. Smaller: a quiet gateway writes more often.
-const BATCH_DELAY: Duration = Duration::from_millis(50);
-
-/// How many bytes of lines are written at once.
-///
-/// Larger: they leave the core's cache before they are written. Smaller: a busy gateway writes more often.
-const BATCH_BYTES: usize = 128 * 1024;
-
-/// Maximum number of queued lines: some seconds of a busy gateway.
-///
-/// Larger: a log that is not read costs more memory. Smaller: lines are dropped sooner.
-const MAX_QUEUED: usize = 32 * 1024;
 
 /// The content of one line.
 #[derive(Debug)]
@@ -87,12 +68,11 @@ impl AccessLine<'_> {
         }
     }
 
-    fn write_into(&self, lines: &NonBlocking) {
-        THREAD_BUFFER.with_borrow_mut(|own| {
-            let (draft, lines) = own.get_or_insert_with(|| (Vec::new(), lines.clone()));
+    fn write_into(&self, lines: &LogQueue) {
+        THREAD_BUFFER.with_borrow_mut(|draft| {
             draft.clear();
             self.write_to(draft);
-            lines.write_all(draft).expect("a line for which there is no room counts as dropped");
+            lines.push(draft);
         });
     }
 
@@ -178,83 +158,20 @@ impl LineWriter<'_> {
 }
 
 /// The queue of lines; unset if lines are text.
-static LINES: OnceLock<NonBlocking> = OnceLock::new();
+static LINES: OnceLock<LogQueue> = OnceLock::new();
 
 thread_local! {
-    /// Each thread's buffer for a line, and its clone of [`LINES`].
-    static THREAD_BUFFER: RefCell<Option<(Vec<u8>, NonBlocking)>> = const { RefCell::new(None) };
+    /// Each thread's buffer for a line.
+    static THREAD_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Starts the thread that writes lines. Dropping the guard writes the queued lines. Once per process.
-pub(super) fn start_writer() -> WorkerGuard {
-    let (lines, guard) = non_blocking(stderr(), MAX_QUEUED, || LINES.get().map_or(0, dropped));
+/// Logs requests as JSON from now on. Once per process.
+pub(super) fn write_json_to(lines: LogQueue) {
     LINES.set(lines).expect("the log is set up once");
-    guard
-}
-
-fn non_blocking<W>(log: W, most: usize, dropped: impl Fn() -> usize + Send + 'static) -> (NonBlocking, WorkerGuard)
-where
-    W: Write + Send + 'static,
-{
-    let batches = BatchWriter { log, lines: Vec::new(), has_waited: false, dropped, dropped_before: 0 };
-    NonBlockingBuilder::default().thread_name("access-log").lossy(true).buffered_lines_limit(most).finish(batches)
-}
-
-fn dropped(lines: &NonBlocking) -> usize {
-    lines.error_counter().dropped_lines()
-}
-
-/// Collects lines and writes many at once. `tracing-appender` writes each line separately, and flushes when the queue
-/// is empty.
-struct BatchWriter<W, D> {
-    log: W,
-    lines: Vec<u8>,
-    /// Whether the first line since the last flush has waited for others to follow.
-    has_waited: bool,
-    /// The total number of dropped lines.
-    dropped: D,
-    dropped_before: usize,
-}
-
-impl<W: Write, D: Fn() -> usize> Write for BatchWriter<W, D> {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if !self.has_waited {
-            self.has_waited = true;
-            thread::sleep(BATCH_DELAY);
-        }
-        self.lines.extend_from_slice(line);
-        if self.lines.len() >= BATCH_BYTES {
-            self.write_batch();
-        }
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.has_waited = false;
-        self.write_batch();
-        let dropped = (self.dropped)();
-        let new = dropped - std::mem::replace(&mut self.dropped_before, dropped);
-        if new > 0 {
-            tracing::warn!(dropped = new, "the log is read too slowly: lines of requests were dropped");
-        }
-        Ok(())
-    }
-}
-
-impl<W: Write, D> BatchWriter<W, D> {
-    fn write_batch(&mut self) {
-        // As for every other line, there is nowhere to report that the log can't be written.
-        let _ = self.log.write_all(&self.lines);
-        self.lines.clear();
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::mpsc::{Receiver, Sender, channel};
-
     use super::*;
 
     fn access() -> AccessLine<'static> {
@@ -293,65 +210,5 @@ mod tests {
                 "\n"
             )
         );
-    }
-
-    /// A log that reports each write and blocks it until the test releases it.
-    struct BlockingLog(Sender<Vec<u8>>, Receiver<()>);
-
-    impl Write for BlockingLog {
-        fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
-            self.0.send(lines.to_vec()).unwrap();
-            // On an error, the test releases all writes.
-            let _ = self.1.recv();
-            Ok(lines.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn lines_queue_while_the_log_blocks_and_overflow_is_dropped_and_counted() {
-        const MAX_QUEUED: usize = 2 * BATCH_BYTES / 250;
-        let ((seen, writes), (go_on, wait), reported) = (channel(), channel(), Arc::<AtomicUsize>::default());
-        let report = Arc::clone(&reported);
-        let counter = Arc::<OnceLock<NonBlocking>>::default();
-        let counted = Arc::clone(&counter);
-        let (mut lines, guard) = non_blocking(BlockingLog(seen, wait), MAX_QUEUED, move || {
-            let dropped = counted.get().map_or(0, dropped);
-            report.store(dropped, Ordering::Release);
-            dropped
-        });
-        counter.set(lines.clone()).unwrap();
-        lines.write_all(&line()).unwrap();
-        assert_eq!(writes.recv().unwrap().len(), line().len());
-        for _ in 0..MAX_QUEUED + 3 {
-            lines.write_all(&line()).unwrap();
-        }
-        drop(go_on);
-        let mut batches = Vec::new();
-        while batches.iter().map(Vec::len).sum::<usize>() < MAX_QUEUED * line().len() {
-            batches.push(writes.recv().unwrap());
-        }
-        drop(guard);
-        assert!(batches.iter().all(|batch| batch.ends_with(b"\n")), "lines are whole");
-        assert!(batches.len() > 1 && batches.iter().all(|batch| batch.len() < BATCH_BYTES + line().len()));
-        assert_eq!(batches.concat().len(), MAX_QUEUED * line().len());
-        assert_eq!(dropped(&lines), 3);
-        while reported.load(Ordering::Acquire) != 3 {
-            thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn queued_lines_are_written_at_the_end() {
-        let ((seen, writes), (go_on, wait)) = (channel(), channel());
-        drop(go_on);
-        let (mut lines, guard) = non_blocking(BlockingLog(seen, wait), 10, || 0);
-        lines.write_all(&line()).unwrap();
-        lines.write_all(&line()).unwrap();
-        drop(guard);
-        assert_eq!(writes.iter().collect::<Vec<_>>().concat().len(), 2 * line().len());
     }
 }

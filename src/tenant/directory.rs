@@ -201,6 +201,19 @@ impl Directory {
         self.by_slug.keys().map(|BySlug(entry)| &entry.config)
     }
 
+    /// Whether this directory was made by changes of another one, and not anew.
+    #[must_use]
+    pub fn shares_with(&self, other: &Self) -> bool {
+        self.by_slug.shares_with(&other.by_slug)
+    }
+
+    /// The configurations of tenants that this directory has and another one lacks, or has in another form. If one of them
+    /// was made from the other, this costs what the changes cost.
+    pub fn configs_apart<'s>(&'s self, other: &'s Self) -> impl Iterator<Item = &'s Arc<TenantConfig>> {
+        let apart = self.by_slug.keys_apart(&other.by_slug).map(|BySlug(entry)| &entry.config);
+        apart.filter(|config| other.config(&config.slug).is_none_or(|known| !Arc::ptr_eq(known, config)))
+    }
+
     /// A tenant's configuration.
     #[must_use]
     pub fn config(&self, slug: &str) -> Option<&Arc<TenantConfig>> {

@@ -94,7 +94,7 @@ pub(super) fn wake_readers(hub: &Hub) -> bool {
         let is_reliable = hub.watched.lock().get(slug).map(|tenant| tenant.hints.are_reliable());
         hub.noticed_writes.set_reliable(slug, is_reliable.unwrap_or(false));
         if is_reliable.is_none() {
-            hub.watched.look_at(slug);
+            hub.watched.look_at(slug, hub.duty(slug));
         }
     }
     !waited_for.is_empty()

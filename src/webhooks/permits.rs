@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -29,6 +29,12 @@ const SLOW_SHARE: usize = 4;
 ///
 /// Larger: a host that has become slow is noticed later. Smaller: a few slow answers make it one.
 const REMEMBERED: usize = 9;
+
+/// How many slow ways are remembered that no request uses: those that were used last.
+///
+/// Larger: an account that sends to ever new slow hosts occupies more memory. Smaller: a slow receiver delays the first
+/// requests of others, until it is known to be slow again.
+const MAX_SLOW: usize = 1024;
 
 /// How many KiB bodies in flight may have together.
 ///
@@ -53,27 +59,35 @@ pub(super) struct Permits {
 struct Way {
     /// Held while a request waits.
     turn: Arc<Semaphore>,
-    /// How long the latest requests took.
-    took: Mutex<VecDeque<Duration>>,
+    /// How long the latest requests took, and when the last one ended.
+    took: Mutex<(VecDeque<Duration>, Option<Instant>)>,
 }
 
 impl Way {
     fn new() -> Self {
-        Self { turn: Arc::new(Semaphore::new(1)), took: Mutex::new(VecDeque::new()) }
+        Self { turn: Arc::new(Semaphore::new(1)), took: Mutex::default() }
     }
 
     fn is_slow(&self) -> bool {
-        let mut took: Vec<_> = self.took.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+        self.slow_at().is_some()
+    }
+
+    /// When its last request ended, if it is slow.
+    fn slow_at(&self) -> Option<Instant> {
+        let (took, ended) = &*self.took.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut took: Vec<_> = took.iter().copied().collect();
         took.sort_unstable();
-        took.get(took.len() / 2).is_some_and(|median| took.len() == REMEMBERED && *median >= SLOW)
+        let is_slow = took.get(took.len() / 2).is_some_and(|median| took.len() == REMEMBERED && *median >= SLOW);
+        ended.filter(|_| is_slow)
     }
 
     fn note(&self, duration: Duration) {
-        let mut took = self.took.lock().unwrap_or_else(PoisonError::into_inner);
+        let (took, ended) = &mut *self.took.lock().unwrap_or_else(PoisonError::into_inner);
         if took.len() == REMEMBERED {
             took.pop_front();
         }
         took.push_back(duration);
+        *ended = Some(Instant::now());
     }
 }
 
@@ -82,15 +96,22 @@ impl Way {
 struct Shared<K, V>(Mutex<HashMap<K, Arc<V>>>);
 
 impl<K: Hash + Eq, V> Shared<K, V> {
-    /// A value, or a new one. `is_kept` decides whether one that is not in use is worth keeping.
-    fn get(&self, key: K, new: impl FnOnce() -> V, is_kept: impl Fn(&V) -> bool) -> Arc<V> {
+    /// A value, or a new one. Of those that are not in use, the [`MAX_SLOW`] are kept for which `last` returns the latest
+    /// instants.
+    fn get(&self, key: K, new: impl FnOnce() -> V, last: impl Fn(&V) -> Option<Instant>) -> Arc<V> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.get(&key) {
             return Arc::clone(known);
         }
         // Before the map would grow, so each value is looked at a few times at most.
         if all.len() == all.capacity() {
-            all.retain(|_, value| Arc::strong_count(value) > 1 || is_kept(value));
+            let is_unused = |value: &Arc<V>| Arc::strong_count(value) == 1;
+            let mut kept: Vec<_> =
+                all.values().filter(|value| is_unused(value)).filter_map(|value| last(value)).collect();
+            kept.sort_unstable();
+            let first = kept.len().checked_sub(MAX_SLOW).map(|at| kept[at]);
+            let is_kept = |value: &V| last(value).is_some_and(|at| first.is_none_or(|first| at >= first));
+            all.retain(|_, value| !is_unused(value) || is_kept(value));
         }
         Arc::clone(all.entry(key).or_insert_with(|| Arc::new(new())))
     }
@@ -127,9 +148,9 @@ impl Permits {
     pub(super) fn lane(&self, tenant: &Arc<str>, target: &Target) -> Lane {
         let host = format!("{}:{}", target.host(), target.port());
         Lane {
-            tenant: self.tenants.get(Arc::clone(tenant), || Semaphore::new(self.per_tenant), |_| false),
-            way: self.ways.get((Arc::clone(tenant), host.clone()), Way::new, Way::is_slow),
-            host: self.hosts.get(host, || Semaphore::new(self.per_host), |_| false),
+            tenant: self.tenants.get(Arc::clone(tenant), || Semaphore::new(self.per_tenant), |_| None),
+            way: self.ways.get((Arc::clone(tenant), host.clone()), Way::new, Way::slow_at),
+            host: self.hosts.get(host, || Semaphore::new(self.per_host), |_| None),
         }
     }
 
@@ -187,5 +208,22 @@ mod tests {
             tenants.push(tenant);
         }
         assert_eq!(tenants, ["many", "one", "many", "many"]);
+    }
+
+    #[test]
+    fn slow_ways_that_are_not_in_use_are_remembered_up_to_a_number_of_the_latest() {
+        let permits = Permits::new(&WebhookConfig::default());
+        let lane =
+            |host: usize| permits.lane(&"many".into(), &Target::parse(&format!("https://h{host}.test/")).unwrap());
+        let slow = |host: usize| {
+            let lane = lane(host);
+            (0..REMEMBERED).for_each(|_| lane.note(SLOW));
+        };
+        let hosts = 8 * MAX_SLOW;
+        (0..hosts).for_each(slow);
+        let known = permits.ways.0.lock().unwrap().len();
+        assert!(known <= 4 * MAX_SLOW, "{known} of {hosts}");
+        assert!(lane(hosts - 1).way.is_slow(), "the latest ones are remembered");
+        assert!(!lane(0).way.is_slow(), "the first ones are forgotten");
     }
 }

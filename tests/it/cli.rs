@@ -19,6 +19,7 @@ mod remedies;
 mod serve;
 mod token;
 mod webhook;
+mod wrong_values;
 
 /// Every command.
 const COMMANDS: [&[&str]; 17] = [

@@ -7,6 +7,7 @@ mod clients;
 mod descriptors;
 mod generations;
 mod handshake;
+mod hanging;
 mod hsts;
 mod reload;
 mod restart;

@@ -18,6 +18,7 @@ mod gate;
 mod harness;
 mod isolation;
 mod layers;
+mod log;
 mod metrics;
 mod outage;
 mod outbound;

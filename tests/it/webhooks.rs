@@ -10,6 +10,7 @@ mod managing;
 mod metrics;
 mod once;
 mod order;
+mod quiet;
 mod replay;
 mod scene;
 mod sealed;

@@ -269,7 +269,7 @@ page! {
     /// What is wrong with a domain, in a few words.
     DomainReasonsTexts {
         Text: no_records, not_seen_yet, elsewhere, behind_cdn, caa, dns_broken, dnssec,
-            proof_missing, not_checked_yet, dns_down, taken, claim_expired, ca_refused, ca_limited, ca_down,
+            proof_missing, not_checked_yet, dns_down, taken, claim_expired, ca_refused, ca_limited, expired, ca_down,
             unreachable;
     }
 }
@@ -280,7 +280,7 @@ page! {
         Text: undelegated, no_address, changes, not_seen_until, not_copied, elsewhere,
             behind_cdn, cdn_proxy, caa_critical, caa, resolver_broken, server_broken, dnssec,
             proof_missing, not_checked_yet, not_checked_address, dns_down, dns_down_new, taken,
-            moves, lost, claim_expired, ca_refused, ca_limited, ca_down, unreachable, remove, add, and, record,
+            moves, lost, claim_expired, ca_refused, ca_limited, expired, ca_down, unreachable, remove, add, and, record,
             relative_record, bare_record, of_this_gateway;
     }
 }

@@ -67,11 +67,6 @@ pub(super) fn reply(subscription: Option<Subscription>, secret: Option<String>) 
 fn grace_seconds(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<u32> {
     let seconds = match *value {
         Scalar::Integer(number) => u32::try_from(number).ok(),
-        // Languages with one number type may write `60.0`.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is whole, and in the range")]
-        Scalar::Float(number) if number.fract() == 0.0 && (0.0..=f64::from(MAX_GRACE_SECONDS)).contains(&number) => {
-            Some(number as u32)
-        }
         _ => None,
     };
     let seconds = seconds.filter(|seconds| *seconds <= MAX_GRACE_SECONDS);

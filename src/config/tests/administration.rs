@@ -69,7 +69,16 @@ fn a_value_out_of_bounds_is_a_fault() {
         let faults = folder.faults(&with_keys(&format!("path = {path:?}")));
         assert!(faults.len() == 1 && faults[0].starts_with("tenants.toml:8:8 "), "{path}: {faults:?}");
     }
-    for url in ["example.com", "/sign-in", "http://example.com", "javascript:alert(1)", "https://", "https://a b/"] {
+    for url in [
+        "example.com",
+        "/sign-in",
+        "http://example.com",
+        "javascript:alert(1)",
+        "https://",
+        "https://a b/",
+        "https://a.example/{tenant}",
+        "https://a.example/{slug",
+    ] {
         let expected = "8:15 not the URL of a page where administrators sign in";
         assert_fault(&with_keys(&format!("sign_in_url = {url:?}")), expected);
     }

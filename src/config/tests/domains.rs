@@ -30,7 +30,8 @@ fn lets_encrypt_is_the_authority_if_none_is_configured() {
     assert_eq!(found.requests.challenges, [ChallengeKind::Http01, ChallengeKind::TlsAlpn01]);
     let [authority] = found.requests.authorities.as_slice() else { panic!("one authority") };
     assert_eq!((authority.name.as_str(), authority.issuer.as_deref()), ("letsencrypt", Some("letsencrypt.org")));
-    assert_eq!(found.limits, [AuthorityLimits { orders: 300, per_domain: Some(50), per_host: Some(5) }]);
+    let lets_encrypt = AuthorityLimits { orders: 300, per_domain: Some(50), per_host: Some(5), exempts_renewals: true };
+    assert_eq!(found.limits, [lets_encrypt]);
 }
 
 #[test]
@@ -45,8 +46,10 @@ fn authorities_keep_their_order_and_have_limits_of_their_own() {
     assert_eq!(names, ["own", "second"]);
     assert_eq!(found.requests.authorities[0].profile.as_deref(), Some("short"));
     assert!(found.requests.authorities[0].external_account.is_some());
-    let own = AuthorityLimits { orders: 300, per_domain: None, per_host: None };
-    assert_eq!(found.limits, [own, AuthorityLimits { orders: 1500, per_domain: Some(50), per_host: Some(5) }]);
+    let own = AuthorityLimits { orders: 300, per_domain: None, per_host: None, exempts_renewals: false };
+    let lets_encrypt =
+        AuthorityLimits { orders: 1500, per_domain: Some(50), per_host: Some(5), exempts_renewals: true };
+    assert_eq!(found.limits, [own, lets_encrypt]);
 }
 
 #[test]
@@ -122,4 +125,13 @@ fn each_fault_is_reported_at_its_key() {
     let without = text(DOMAINS, &acme("")).replacen(&format!("[gateway.domains]\n{DOMAINS}\n"), "", 1);
     let report = Folder::new().load(&without).unwrap_err().to_string();
     assert!(report.contains("missing table `domains`"), "{report}");
+}
+
+#[test]
+fn challenges_that_no_listener_can_answer_are_a_warning() {
+    let warnings = |lines: &str| Folder::new().load(&text(DOMAINS, &acme(lines))).unwrap().warnings;
+    assert_eq!(warnings(""), Vec::<String>::new());
+    assert_eq!(warnings("challenges = [\"tls-alpn-01\"]"), Vec::<String>::new());
+    let [warning] = &warnings("challenges = [\"http-01\"]")[..] else { panic!("one warning") };
+    assert!(warning.contains("no entry of `listen` can answer") && warning.contains("[gateway.acme]"), "{warning}");
 }

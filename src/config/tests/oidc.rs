@@ -37,6 +37,9 @@ fn each_key_is_read_and_the_secret_is_never_shown() {
     assert_eq!((&*config.scopes, &*config.role_claim), ("openid email profile", "groups"));
     assert!(config.viewer_values.is_empty() && config.authorities.is_empty());
     assert!(!format!("{config:?}").contains("s3cret"), "{config:?}");
+    assert!(
+        !config.emails_are_verified && load(&format!("{REQUIRED}emails_are_verified = true\n")).emails_are_verified
+    );
     let more = format!("{REQUIRED}viewer_values = [\"viewers\", \"staff\"]\nscopes = \"openid groups\"\n");
     let config = load(&more);
     assert_eq!((config.viewer_values.len(), &*config.scopes), (2, "openid groups"));
@@ -108,6 +111,9 @@ fn a_faulty_value_is_reported() {
         let expected = "8:10 not the issuer of an OpenID provider";
         assert_fault(&of_gateway(&with_value("issuer", issuer)), expected);
     }
+    let description = "\"https://a.example/realms/x/.well-known/openid-configuration\"";
+    let expected = "8:10 this is where the provider describes itself, and not its issuer";
+    assert_fault(&of_gateway(&with_value("issuer", description)), expected);
     for (key, value, expected) in [
         ("client_id", &*long, "9:13 not a client id"),
         ("client_id", "\"a\\u0000b\"", "9:13 not a client id"),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{ACME, Folder, GATEWAY};
-use crate::config::{GatewayConfig, OperatorAddress};
+use crate::config::{Config, GatewayConfig, OperatorAddress};
 
 /// A configuration with keys of `[gateway]`, and an address of the operator API.
 fn with(keys: &str, listen: Option<&str>) -> String {
@@ -87,8 +87,66 @@ fn what_can_not_be_used_is_a_fault() {
         ("", Some("\"unix:/run/formgate/\""), "not the path of a socket"),
         ("", Some(&*long), "not the path of a socket"),
         ("", Some("\"127.0.0.1:9465\""), "callers over TCP need tokens, which the registry keeps"),
+        ("registry = \"sqlite:acme.db\"", None, "the database is that of the registry"),
+        ("registry = \"sqlite:a.db\"\nregistry_snapshot = \"acme.db\"", None, "that of the snapshot of the registry"),
+        (
+            "registry = \"sqlite:a.db\"\nadmin_listen = \"127.0.0.1:9465\"",
+            Some("\"127.0.0.1:9465\""),
+            "`127.0.0.1:9465` stands here twice",
+        ),
+        (
+            "registry = \"sqlite:a.db\"\nadmin_listen = \"0.0.0.0:9465\"",
+            Some("\"127.0.0.1:9465\""),
+            "`127.0.0.1:9465` and `0.0.0.0:9465` exclude each other",
+        ),
     ] {
         let faults = Folder::new().faults(&with(keys, listen));
         assert!(faults.len() == 1 && faults[0].contains(title), "{title}: {faults:?}");
     }
+}
+
+/// What `formgate check` finds of the addresses and folders that a configuration names, and whether each is a warning.
+fn places(folder: &Folder, keys: &str, listen: Option<&str>) -> Vec<(String, bool)> {
+    folder.write("tenants.toml", with(keys, listen));
+    let problems = Config::examine(&folder.path("tenants.toml"), None).place_problems();
+    problems.iter().map(|problem| (folder.short(problem), problem.is_warning())).collect()
+}
+
+#[test]
+fn what_a_node_could_not_open_is_a_fault_of_check() {
+    let folder = Folder::new();
+    folder.write("taken.sock", "");
+    let registry = "registry = \"sqlite:a.db\"";
+    assert_eq!(places(&folder, registry, Some("\"unix:operator.sock\", \"127.0.0.1:9465\"")), []);
+    for (keys, listen, place, title, is_warning) in [
+        (registry, Some("\"unix:none/operator.sock\""), "9:11", "the folder of the socket does not exist", false),
+        (
+            registry,
+            Some("\"unix:/run/no-such-service/x.sock\""),
+            "9:11",
+            "the folder of the socket does not exist",
+            true,
+        ),
+        (registry, Some("\"unix:taken.sock\""), "9:11", "there is a file at the path of the socket", false),
+        (registry, Some("\"192.0.2.7:9465\""), "9:11", "`192.0.2.7` is not an address of this machine", false),
+        ("admin_listen = \"192.0.2.7:0\"", None, "2:16", "`192.0.2.7` is not an address of this machine", false),
+        (
+            "registry = \"sqlite:a.db\"\nregistry_snapshot = \"none/a.db\"",
+            None,
+            "3:1",
+            "the folder of the snapshot does not exist",
+            false,
+        ),
+    ] {
+        let expected = [(format!("tenants.toml:{place} {title}"), is_warning)];
+        assert_eq!(places(&folder, keys, listen), expected, "{keys} {listen:?}");
+    }
+}
+
+#[test]
+fn the_operator_api_on_every_network_is_a_warning() {
+    let folder = Folder::new();
+    let loaded = folder.load(&with("registry = \"sqlite:a.db\"", Some("\"0.0.0.0:9465\""))).unwrap();
+    let [warning] = loaded.warnings.as_slice() else { panic!("{:?}", loaded.warnings) };
+    assert!(warning.contains("has no TLS") && warning.contains("tenants.toml:9:11"), "{warning}");
 }

@@ -121,6 +121,8 @@ fn faults_have_a_position() {
         ("allow_targets = [\"10.0.0.0/8\", \"10.0.0.0/33\"]", "8:32 neither a network nor a host name"),
         ("allow_targets = [\"10.0.0.256\"]", "8:18 neither a network nor a host name"),
         ("allow_targets = [\"https://hooks.internal\"]", "8:18 neither a network nor a host name"),
+        ("allow_targets = [\"169.254.169.254\"]", "8:18 this target can't be allowed"),
+        ("allow_targets = [\"10.0.0.1\", \"fe80::/64\"]", "8:30 this target can't be allowed"),
         ("ca_file = \"none.pem\"", "8:11 can't read the certificate authorities"),
         ("ca_file = \"empty.pem\"", "8:11 no certificate in PEM form"),
         ("ca_file = \"certs/acme.key\"", "8:11 no certificate in PEM form"),
@@ -132,6 +134,12 @@ fn faults_have_a_position() {
     ] {
         assert_eq!(folder.faults(&with_webhooks(lines)), [format!("tenants.toml:{expected}")], "{lines}");
     }
+    let key = STANDARD.encode([1; 32]);
+    let alone = folder.load(&with_webhooks(&format!("previous_secret_key = \"{key}\""))).unwrap();
+    assert!(
+        alone.warnings[0].contains("tenants.toml:8:1") && alone.warnings[0].contains("no `secret_key`"),
+        "{alone:?}"
+    );
     let report = folder.load(&with_webhooks("ca_file = \"none.pem\"")).unwrap_err().to_string();
     assert!(report.contains("No such file") && report.contains("none.pem"), "{report}");
     let report = folder.load(&with_webhooks("ca_file = \"${PASSWORD}\"")).unwrap_err().to_string();

@@ -44,6 +44,8 @@ pub struct ServedCertificate {
     pub tls: Arc<ServerConfig>,
     /// The names that the certificate covers.
     pub names: Arc<CertificateNames>,
+    /// When it is valid.
+    pub validity: Validity,
 }
 
 /// Where a certificate comes from.
@@ -59,7 +61,7 @@ pub(super) enum Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     Files(FilesStamp),
-    Obtained(i64),
+    Obtained(u64),
 }
 
 /// A certificate in memory, and what is known of its origin.
@@ -70,7 +72,6 @@ pub(super) struct LoadedCertificate {
     /// The slug of the tenant that owns it, or `gateway`.
     owner: Arc<str>,
     version: Version,
-    validity: Validity,
     bytes: u32,
     /// When it was last compared with its origin, in milliseconds since the loader was created.
     compared: AtomicU64,
@@ -100,7 +101,7 @@ impl LoadedCertificate {
     }
 
     pub(super) fn validity(&self) -> Validity {
-        self.validity
+        self.served.validity
     }
 
     pub(super) fn bytes(&self) -> u32 {
@@ -160,7 +161,6 @@ impl Loader {
         };
         LoadedCertificate {
             bytes: u32::try_from(chain + origin_bytes + OVERHEAD).unwrap_or(u32::MAX),
-            validity: certificate.validity,
             served: self.ready(certificate),
             origin,
             owner,
@@ -171,7 +171,7 @@ impl Loader {
     }
 
     /// Reads a certificate, off the threads that serve requests, and counts the read. One that is out of date never
-    /// replaces a valid one of files.
+    /// replaces a valid one.
     pub(super) async fn load(
         self: &Arc<Self>,
         origin: &Origin,
@@ -181,7 +181,7 @@ impl Loader {
         let _permit = self.permits.acquire().await.expect("the permits are never closed");
         let read = match origin {
             Origin::Files(files) => self.load_files(files, owner, before).await,
-            Origin::Obtained(host, slug) => self.load_obtained(host, slug).await,
+            Origin::Obtained(host, slug) => self.load_obtained(host, slug, before).await,
         };
         self.metrics.loads.with_label_values(&[if read.is_ok() { "done" } else { "failed" }]).inc();
         read
@@ -198,21 +198,30 @@ impl Loader {
             let held = loader.read(&files, owner)?;
             let now = Timestamp::now();
             if before.is_some_and(|before| before.check(now).is_ok()) {
-                certificate::check_date(held.validity, &files, now)?;
+                certificate::check_date(held.validity(), &files, now)?;
             }
             Ok(held)
         });
         read.await
     }
 
-    async fn load_obtained(&self, host: &HostName, slug: &Arc<str>) -> Result<LoadedCertificate, CertificateError> {
+    async fn load_obtained(
+        &self,
+        host: &HostName,
+        slug: &Arc<str>,
+        before: Option<Validity>,
+    ) -> Result<LoadedCertificate, CertificateError> {
         let failed = |cause: String| CertificateError::Obtained { host: host.to_string(), cause };
         let known = self.obtained.as_ref().and_then(|obtained| Some((obtained, obtained.find(host, slug)?)));
         let (obtained, known) = known.ok_or_else(|| failed("it is gone".to_owned()))?;
         let pair = obtained.read(host.as_str(), &known).await.map_err(|error| failed(with_causes(&error)))?;
         let certificate = certificate::pair_of_text(host, &pair.chain, &pair.key)?;
+        let now = Timestamp::now();
+        if before.is_some_and(|before| before.check(now).is_ok()) {
+            certificate.validity.check(now).map_err(|out_of_date| failed(out_of_date.to_string()))?;
+        }
         let origin = Origin::Obtained(host.clone(), Arc::clone(slug));
-        Ok(self.loaded(certificate, origin, Arc::clone(slug), Version::Obtained(known.revision)))
+        Ok(self.loaded(certificate, origin, Arc::clone(slug), Version::Obtained(known.id)))
     }
 
     /// Whether a comparison of a certificate with its files is due. Only the first caller gets `true`.
@@ -227,7 +236,7 @@ impl Loader {
     /// broken, out of date or only half written is logged once and tried again later.
     pub(super) async fn renew(self: &Arc<Self>, held: &LoadedCertificate) -> Option<LoadedCertificate> {
         let tenant = &*held.owner;
-        match self.load(&held.origin, &held.owner, Some(held.validity)).await {
+        match self.load(&held.origin, &held.owner, Some(held.validity())).await {
             Ok(renewed) => {
                 match &held.origin {
                     Origin::Files(files) => {
@@ -269,7 +278,7 @@ impl Loader {
         // of tenants.
         tls.ticketer = Arc::clone(&self.ticketer);
         tls.session_storage = Arc::new(NoServerSessionStorage {});
-        Arc::new(ServedCertificate { tls: Arc::new(tls), names: certificate.names })
+        Arc::new(ServedCertificate { tls: Arc::new(tls), names: certificate.names, validity: certificate.validity })
     }
 }
 
@@ -287,7 +296,7 @@ impl Loader {
                     Origin::Files(files) => Version::Files(files.stamp()) != held.version,
                     Origin::Obtained(host, slug) => {
                         let known = loader.obtained.as_ref().and_then(|obtained| obtained.find(host, slug));
-                        known.is_some_and(|known| Version::Obtained(known.revision) != held.version)
+                        known.is_some_and(|known| Version::Obtained(known.id) != held.version)
                     }
                 };
                 if !is_changed {

@@ -21,7 +21,7 @@ async fn start(metrics: Metrics, ready: Arc<AtomicBool>) -> (Admin, SocketAddr) 
     let readiness = move || {
         let ready = ready.load(Ordering::Relaxed);
         let state = if ready { "ok" } else { "draining" };
-        Readiness { ready, parts: BTreeMap::from([("edge", state.to_owned())]), tenants: BTreeMap::new() }
+        Readiness { ready, parts: BTreeMap::from([("edge", state.to_owned())]), tenants: BTreeMap::new(), share: None }
     };
     (admin::serve(listener, metrics, Arc::new(readiness)), address)
 }

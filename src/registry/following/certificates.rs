@@ -1,16 +1,26 @@
 //! Takes over certificates, each in the order of its revision: into the snapshot, then into the index of this node.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
 
 use super::{Followed, Following};
-use crate::registry::obtained::ObtainedCertificates;
-use crate::registry::snapshot::Snapshot;
+use crate::registry::obtained::{ObtainedCertificates, ReadFrom};
+use crate::registry::snapshot::{Snapshot, TakenCertificates};
+use crate::store::registry::Head;
 use crate::store::{Registry, StoreError};
 
 /// How many certificates are taken over at once.
 ///
 /// Larger: more memory, at some kilobytes each. Smaller: more statements.
 const AT_ONCE: u32 = 200;
+
+/// How often the registry is asked again for the certificates of hosts whose own has expired since.
+///
+/// Larger: one that was not valid before is served later. Smaller: the index is searched more often.
+const EXPIRED_INTERVAL: Duration = Duration::from_mins(1);
 
 impl Following {
     /// The certificates that were obtained for domains.
@@ -25,48 +35,91 @@ impl Following {
         let mut followed = self.followed.lock().await;
         let Followed { snapshot, head, certificates, .. } = &mut *followed;
         if let Some(snapshot) = snapshot {
-            *certificates =
-                snapshot.read_certificates(&head.epoch, AT_ONCE, |rows| self.certificates.take(rows, false)).await;
+            let take = |rows| drop(self.certificates.take(rows, ReadFrom::Increment));
+            *certificates = snapshot.read_certificates(&head.epoch, AT_ONCE, take).await;
         }
         drop(followed);
         self.catch_up().await;
     }
 
-    /// Takes over certificates up to a revision. Returns whether there were any.
+    /// Takes over certificates up to a head. `has_history`: the registry has that of the certificates which were taken before.
+    /// Returns whether there were any.
     pub(super) async fn take_certificates(
         &self,
         registry: &Registry,
         followed: &mut Followed,
-        revision: i64,
-        is_restored: bool,
+        head: &Head,
+        has_history: bool,
     ) -> Result<bool, StoreError> {
-        let mut is_whole = is_restored || followed.snapshot.as_ref().is_some_and(Snapshot::lacks_certificates);
+        let is_whole = !has_history || followed.snapshot.as_ref().is_some_and(Snapshot::lacks_certificates);
+        let from = if is_whole { ReadFrom::Whole } else { ReadFrom::Increment };
         if is_whole {
-            followed.certificates = 0;
-        }
-        if is_restored {
-            self.certificates.take(&[], true);
-        }
-        let mut has_any = false;
-        while followed.certificates < revision {
-            let rows = registry.certificates_after(followed.certificates, AT_ONCE).await?;
-            let Some(last) = rows.last().map(|row| row.revision) else { break };
+            followed.certificates.until = 0;
             if let Some(snapshot) = &mut followed.snapshot {
-                snapshot.keep_certificates(&rows, is_whole).await;
+                snapshot.begin_with_certificates();
             }
-            self.certificates.take(&rows, false);
-            followed.certificates = last;
-            (is_whole, has_any) = (false, true);
         }
-        followed.certificates = followed.certificates.max(revision);
+        let (mut listed, mut refused, mut has_any) = (HashSet::new(), 0, false);
+        while followed.certificates.until < head.revision {
+            let rows = registry.certificates(followed.certificates.until, head.revision, AT_ONCE).await?;
+            let Some(last) = rows.last().map(|row| row.revision) else { break };
+            let hosts: Vec<_> = rows.iter().filter(|_| is_whole).map(|row| row.host.clone()).collect();
+            let taken = self.certificates.take(rows, from);
+            refused += hosts.len().saturating_sub(taken.len());
+            listed.extend(hosts);
+            if let Some(snapshot) = &mut followed.snapshot {
+                snapshot.keep_certificates(&taken).await;
+            }
+            followed.certificates.until = last;
+            has_any = true;
+        }
+        if is_whole {
+            let (gone, kept) = self.certificates.keep_valid(&listed);
+            let certificates = refused + kept;
+            if certificates > 0 {
+                tracing::warn!(
+                    certificates,
+                    "the registry lacks certificates that are valid; this node serves them on"
+                );
+            }
+            if let Some(snapshot) = &mut followed.snapshot {
+                snapshot.remove_certificates(&gone).await;
+            }
+        }
+        followed.certificates = TakenCertificates { until: head.revision, of: head.mark() };
+        if (is_whole || has_any)
+            && let Some(snapshot) = &mut followed.snapshot
+        {
+            snapshot.note_certificates(followed.certificates).await;
+        }
+        self.take_for_expired(registry, followed).await?;
         // The head moves with certificates and events too.
-        if followed.head.revision < revision {
-            followed.head.revision = revision;
+        if followed.head != *head {
+            followed.head = head.clone();
             let Followed { snapshot, head, .. } = followed;
             if let Some(snapshot) = snapshot {
                 snapshot.keep(head, &[], false).await;
             }
         }
         Ok(has_any)
+    }
+
+    /// Takes over the registry's certificates of hosts whose own has expired since: one that was not taken because it was not
+    /// valid yet may be valid by now.
+    async fn take_for_expired(&self, registry: &Registry, followed: &mut Followed) -> Result<(), StoreError> {
+        let now = Timestamp::now();
+        let (looked_at, since) = followed.expired_at.unwrap_or_else(|| (Instant::now(), Timestamp::MIN));
+        if followed.expired_at.is_some() && looked_at.elapsed() < EXPIRED_INTERVAL {
+            return Ok(());
+        }
+        for hosts in self.certificates.expired(since, now).chunks(AT_ONCE as usize) {
+            let rows = registry.certificates_of(hosts).await?.into_iter().filter(|row| row.pair.is_some()).collect();
+            let taken = self.certificates.take(rows, ReadFrom::Whole);
+            if let Some(snapshot) = &mut followed.snapshot {
+                snapshot.keep_certificates(&taken).await;
+            }
+        }
+        followed.expired_at = Some((Instant::now(), now));
+        Ok(())
     }
 }

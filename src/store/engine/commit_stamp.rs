@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use super::database_file::{LOG, next_to, with_suffix};
 use super::location::DatabaseLocation;
 use crate::file_stamp::FileStamp;
+use crate::regular_file;
 
 /// How old a write must be before the next one is sure to change the file's timestamp. The coarsest file system (FAT)
 /// keeps timestamps in steps of two seconds.
@@ -40,15 +41,15 @@ impl CommitStamp {
     }
 
     fn read(file: &Path) -> Option<Self> {
-        let found = file.symlink_metadata().ok()?;
+        let found = regular_file::link_metadata_often(file).ok()?;
         // Thousands of files are looked at each second, and few are links.
         let (file, log) = if found.is_symlink() {
-            (FileStamp::of(file)?, next_to(file, LOG))
+            (FileStamp::often_of(file)?, next_to(file, LOG))
         } else {
             (FileStamp::from(&found), with_suffix(file, LOG))
         };
         // The first connection creates an empty log, and the last one deletes it.
-        Some(Self { file, log: FileStamp::of(&log).filter(|log| log.size() > 0) })
+        Some(Self { file, log: FileStamp::often_of(&log).filter(|log| log.size() > 0) })
     }
 
     fn read_at(file: &Path, now: SystemTime) -> Option<Self> {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::location::DatabaseLocation;
 use crate::file_stamp::FileStamp;
+use crate::regular_file;
 
 /// The file that was at a path when the database was opened.
 #[derive(Clone, Debug)]
@@ -21,12 +22,12 @@ pub(in crate::store) struct DatabaseFile {
 impl DatabaseFile {
     /// The file at a location, if it is one.
     pub(in crate::store) fn at(location: &DatabaseLocation) -> Option<Self> {
-        location.file().map(|path| Self { path: path.to_owned(), stamp: FileStamp::of(path) })
+        location.file().map(|path| Self { path: path.to_owned(), stamp: FileStamp::often_of(path) })
     }
 
     /// Whether the path still leads to it.
     pub(in crate::store) fn is_in_place(&self) -> bool {
-        match (&self.stamp, FileStamp::of(&self.path)) {
+        match (&self.stamp, FileStamp::often_of(&self.path)) {
             (Some(opened), Some(found)) => opened.is_of_same_file(&found),
             _ => false,
         }
@@ -62,7 +63,7 @@ pub(crate) struct FileId {
 impl FileId {
     /// The file that is at a path now, and whether it has several hard links. `None` if there is none.
     pub(crate) fn at(path: &Path) -> Option<(Self, bool)> {
-        let data = path.metadata().ok()?;
+        let data = regular_file::metadata(path).ok()?;
         Some((Self { device: data.dev(), inode: data.ino() }, data.nlink() > 1))
     }
 
@@ -75,7 +76,8 @@ impl FileId {
 /// The file that SQLite creates next to a database, or next to the target of a symbolic link, with this suffix.
 pub(crate) fn next_to(database: &Path, end: &str) -> PathBuf {
     // Looking for links in the whole path takes a call of the system for each folder, and leads to the same folder.
-    let target = if database.is_symlink() { database.canonicalize().ok() } else { None };
+    let is_link = regular_file::link_metadata_often(database).is_ok_and(|data| data.is_symlink());
+    let target = if is_link { regular_file::ask(database, Path::canonicalize).ok() } else { None };
     with_suffix(target.as_deref().unwrap_or(database), end)
 }
 

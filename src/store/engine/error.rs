@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use sqlx::migrate::MigrateError;
 
 use super::pooler::Pooler;
+use super::session;
 use super::write_access::{self, ReadOnlyFile, after_colon};
 use crate::memory::MemorySpent;
 use crate::metrics::DatabaseFailure;
@@ -100,6 +101,11 @@ impl From<sqlx::Error> for StoreError {
 }
 
 impl StoreError {
+    /// No answer within the limit of the caller.
+    pub(in crate::store) fn timed_out() -> Self {
+        Self::Unavailable(session::timed_out())
+    }
+
     pub(in crate::store) fn locked(file: &Path) -> Self {
         Self::Locked { holder: write_access::lock_holder(file) }
     }

@@ -28,8 +28,8 @@ pub(super) struct ImmutableFile {
 impl ImmutableFile {
     /// The file at a path, unless a log or journal has changes that are not in it yet.
     pub(super) fn of(path: &Path) -> Option<Self> {
-        let has_changes = |end| FileStamp::of(&next_to(path, end)).is_some_and(|log| log.size() > 0);
-        let stamp = FileStamp::of(path)?;
+        let has_changes = |end| FileStamp::often_of(&next_to(path, end)).is_some_and(|log| log.size() > 0);
+        let stamp = FileStamp::often_of(path)?;
         (!has_changes(LOG) && !has_changes(JOURNAL)).then(|| Self { path: path.to_owned(), stamp })
     }
 

@@ -5,9 +5,9 @@
 //! as well. Reading one from there takes a microsecond or two. In a large file, a search reads the
 //! inner pages of its indexes thousands of times, and there they have to stay.
 
-use std::fs;
-
 use sqlx::sqlite::SqliteConnectOptions;
+
+use crate::file_stamp::FileStamp;
 
 /// How many bytes of a file one byte of pages is kept for.
 ///
@@ -27,7 +27,7 @@ const MOST_KIB: u64 = 2_000;
 /// The options with a page cache for the current size of the file. Asks the file system, which does not read the disk for a
 /// file that is about to be opened anyway.
 pub(super) fn with_page_cache(options: &SqliteConnectOptions) -> SqliteConnectOptions {
-    let bytes = fs::metadata(options.get_filename()).map_or(0, |file| file.len());
+    let bytes = FileStamp::often_of(options.get_filename()).map_or(0, |file| file.size());
     // A negative number is one of KiB.
     options.clone().pragma("cache_size", format!("-{}", kib_for(bytes)))
 }

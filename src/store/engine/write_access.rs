@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 
 use super::database_file::{SHARED_MEMORY, next_to};
+use crate::regular_file;
 use crate::rights;
 
 /// A SQLite file can be read and not written.
@@ -46,7 +47,7 @@ pub(super) fn after_colon(text: Option<&str>) -> String {
 /// The right that this process lacks for writing to a file, or for creating SQLite's log next to it.
 fn missing_right(file: &Path) -> Option<String> {
     // SQLite creates the log next to the target of a symbolic link.
-    let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    let file = regular_file::ask(file, Path::canonicalize).unwrap_or_else(|_| file.to_owned());
     let of_folder =
         || rights::missing(file.parent()?, Access::WRITE_OK | Access::EXEC_OK, "create the log of SQLite in");
     rights::missing(&file, Access::WRITE_OK, "write to").or_else(of_folder)
@@ -65,7 +66,7 @@ pub(super) fn lock_holder(file: &Path) -> Option<String> {
     const RESERVED_BYTE: u64 = 0x4000_0001;
 
     let locks_at = [(next_to(file, SHARED_MEMORY), WAL_WRITE_LOCK), (file.to_owned(), RESERVED_BYTE)];
-    let inodes = locks_at.map(|(path, byte)| path.metadata().ok().map(|data| (data.ino(), byte)));
+    let inodes = locks_at.map(|(path, byte)| regular_file::metadata(&path).ok().map(|data| (data.ino(), byte)));
     let locks = Locks::current().ok()?.0;
     let holds = |lock: &&procfs::Lock| {
         matches!(lock.kind, LockKind::Write)

@@ -196,6 +196,11 @@ pub(super) async fn take(
     Ok(None)
 }
 
+/// Lets others who take the same budget wait until the transaction ends.
+pub(super) async fn lock(transaction: &mut Transaction, budget: &Budget, now: Timestamp) -> Result<(), sqlx::Error> {
+    full_at(transaction, budget, &budget.name, now).await.map(drop)
+}
+
 /// Writes when a budget is full again.
 async fn fill_at(transaction: &mut Transaction, name: &str, at: Timestamp) -> Result<(), sqlx::Error> {
     let mut sql = transaction.sql();

@@ -115,31 +115,62 @@ impl Registry {
         Ok(reader.fetch_optional(sql).await?.as_ref().map(CertificateRecord::read).transpose()?)
     }
 
-    /// The certificates that changed after a revision, in the order of their last changes.
+    /// The certificates that changed after a revision and up to another one, in the order of their last changes.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn certificates_after(&self, revision: i64, limit: u32) -> Result<Vec<CertificateRecord>, StoreError> {
+    pub async fn certificates(&self, after: i64, until: i64, limit: u32) -> Result<Vec<CertificateRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = select(&self.database);
-        sql.push(" WHERE revision > ").bind(revision).push(" ORDER BY revision LIMIT ").bind(i64::from(limit));
+        sql.push(" WHERE revision > ").bind(after).push(" AND revision <= ").bind(until);
+        sql.push(" ORDER BY revision LIMIT ").bind(i64::from(limit));
         let rows = reader.fetch_all(sql).await?;
         Ok(rows.iter().map(CertificateRecord::read).collect::<Result<_, _>>()?)
     }
 
-    /// Takes over certificates of another registry, as they are there. With `is_whole`, removes all others.
+    /// The certificates of hosts, also those that are gone.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn copy_certificates(&self, rows: &[CertificateRecord], is_whole: bool) -> Result<(), StoreError> {
+    pub async fn certificates_of(&self, hosts: &[String]) -> Result<Vec<CertificateRecord>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = select(&self.database);
+        sql.push(" WHERE host").in_texts(hosts);
+        let rows = reader.fetch_all(sql).await?;
+        Ok(rows.iter().map(CertificateRecord::read).collect::<Result<_, _>>()?)
+    }
+
+    /// Certificates after a host, in alphabetical order of their hosts, also those that are gone.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn certificates_by_host(&self, after: &str, limit: u32) -> Result<Vec<CertificateRecord>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = select(&self.database);
+        sql.push(" WHERE host > ").bind(after).push(" ORDER BY host LIMIT ").bind(i64::from(limit));
+        let rows = reader.fetch_all(sql).await?;
+        Ok(rows.iter().map(CertificateRecord::read).collect::<Result<_, _>>()?)
+    }
+
+    /// Takes over certificates of another registry, as they are there.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn copy_certificates(&self, rows: &[CertificateRecord]) -> Result<(), StoreError> {
         let mut transaction = self.database.begin().await?;
-        if is_whole {
-            let mut sql = transaction.sql();
-            sql.push("DELETE FROM registry_certificates");
-            transaction.execute(sql).await?;
-        }
         upsert(&mut transaction, rows).await?;
         Ok(transaction.commit().await?)
+    }
+
+    /// Removes the certificates of hosts that another registry does not have.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn remove_certificates(&self, hosts: &[String]) -> Result<(), StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("DELETE FROM registry_certificates WHERE host").in_texts(hosts);
+        self.database.execute(sql).await?;
+        Ok(())
     }
 
     /// Seals keys again: the certificate of a host gets another sealed form of the same key. Returns whether it was still

@@ -1,11 +1,15 @@
 //! How many domains there are in each state, and how many certificates are to be renewed.
+//!
+//! Counting a million domains takes a second of the database. So one node counts at a time, under a lease, and stores what it
+//! found for all of them.
 
 use std::time::Duration;
 
 use super::Registry;
 use super::domains::DomainState;
+use super::listing::push_has_lapsed;
 use crate::store::StoreError;
-use crate::store::statement::Row;
+use crate::store::statement::{Row, Sql};
 
 /// How many domains are in a state for a reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,17 +22,93 @@ pub struct DomainCount {
     pub count: i64,
 }
 
+/// What a node has counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredCounts {
+    /// A JSON object; `{}` before the first time.
+    pub counts: String,
+    /// Whether they are to be counted again.
+    pub is_due: bool,
+}
+
 impl Registry {
+    /// How long a node may take to count.
+    ///
+    /// Larger: after a node died, the counts are old for longer. Smaller: two nodes count at once.
+    const COUNTING: Duration = Duration::from_mins(1);
+
+    /// The longest time until they are counted again. A later instant is from before the clock was set back.
+    pub const LONGEST_COUNT_PAUSE: Duration = Duration::from_hours(1);
+
+    /// What was counted last.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn stored_counts(&self) -> Result<StoredCounts, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT counts, ");
+        push_is_due(&mut sql);
+        sql.push(" FROM registry_counts");
+        let row = reader.fetch_one(sql).await?;
+        Ok(StoredCounts { counts: row.get(0)?, is_due: row.get(1)? })
+    }
+
+    /// Takes the counting over. Returns whether this node is to count now.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn lease_counting(&self) -> Result<bool, StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("UPDATE registry_counts SET leased_until = ").push_now_plus(Self::COUNTING).push(" WHERE ");
+        push_is_due(&mut sql);
+        Ok(self.database.execute(sql).await? > 0)
+    }
+
+    /// Stores what was counted, until it is counted again after a pause.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn store_counts(&self, counts: &str, pause: Duration) -> Result<(), StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("UPDATE registry_counts SET leased_until = NULL, counts = ").bind(counts).push(", next_at = ");
+        sql.push_now_plus(pause.min(Self::LONGEST_COUNT_PAUSE));
+        self.database.execute(sql).await?;
+        Ok(())
+    }
+
     /// How many domains are in each state, for each reason.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn count_domains(&self) -> Result<Vec<DomainCount>, StoreError> {
+        let mut counts = self.count_stored_states(false).await?;
+        for lapsed in self.count_stored_states(true).await? {
+            let same = |count: &&mut DomainCount, state| count.state == state && count.reason == lapsed.reason;
+            if let Some(live) = counts.iter_mut().find(|count| same(count, DomainState::Live)) {
+                live.count -= lapsed.count;
+            }
+            match counts.iter_mut().find(|count| same(count, DomainState::Failing)) {
+                Some(failing) => failing.count += lapsed.count,
+                None => counts.push(DomainCount { state: DomainState::Failing, ..lapsed }),
+            }
+        }
+        counts.retain(|count| count.count > 0);
+        Ok(counts)
+    }
+
+    /// The domains by what their rows say. `has_lapsed`: only those that are live there, and whose certificate has expired.
+    async fn count_stored_states(&self, has_lapsed: bool) -> Result<Vec<DomainCount>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
         sql.push("SELECT state, ")
             .push_either("coalesce(reason::json->>'reason', '')", "coalesce(reason->>'reason', '')");
-        sql.push(", count(*) FROM registry_domains GROUP BY 1, 2");
+        sql.push(", count(*) FROM registry_domains");
+        if has_lapsed {
+            sql.push(" WHERE state = 'live' AND ");
+            push_has_lapsed(&mut sql);
+        }
+        sql.push(" GROUP BY 1, 2");
         let rows = reader.fetch_all(sql).await?;
         let read = |row: &Row| {
             let state: String = row.get(0)?;
@@ -74,4 +154,10 @@ impl Registry {
             .push_now_plus(within);
         Ok(reader.fetch_one(sql).await?.get(0)?)
     }
+}
+
+/// Adds a condition: nothing was counted for long enough, and no node counts.
+fn push_is_due(sql: &mut Sql) {
+    sql.push_has_passed("next_at", Registry::LONGEST_COUNT_PAUSE).push(" AND ");
+    sql.push_has_passed("leased_until", Registry::COUNTING);
 }

@@ -68,6 +68,14 @@ impl DomainState {
         }
     }
 
+    /// The state of a domain whose certificate ends at an instant. The one place that decides: nothing is live whose
+    /// certificate has expired, whatever its row says.
+    #[must_use]
+    pub fn with_certificate(self, not_after: Option<Timestamp>, now: Timestamp) -> Self {
+        let has_expired = not_after.is_some_and(|not_after| not_after <= now);
+        if self == Self::Live && has_expired { Self::Failing } else { self }
+    }
+
     /// The state with a name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
@@ -114,6 +122,8 @@ pub struct DomainRecord {
     pub proved_by: Option<DomainProof>,
     /// The state.
     pub state: DomainState,
+    /// Whether its row says that it is live, although its certificate has expired since.
+    pub has_lapsed: bool,
     /// What is wrong: a JSON object, `{}` if nothing is.
     pub reason: String,
     /// When the state began.
@@ -165,14 +175,18 @@ impl DomainRecord {
 
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
         let state: String = row.get(5)?;
-        let state = DomainState::parse(&state);
+        let stored = DomainState::parse(&state)
+            .ok_or_else(|| sqlx::Error::Decode("a state that this version does not know".into()))?;
+        let not_after = row.get(17)?;
+        let state = stored.with_certificate(not_after, Timestamp::now());
         Ok(Self {
             host: row.get(0)?,
             slug: row.get(1)?,
             is_added: row.get(2)?,
             proof: row.get(3)?,
             proved_since: row.get(4)?,
-            state: state.ok_or_else(|| sqlx::Error::Decode("a state that this version does not know".into()))?,
+            state,
+            has_lapsed: state != stored,
             reason: row.get(6)?,
             since: row.get(7)?,
             created_at: row.get(8)?,
@@ -184,7 +198,7 @@ impl DomainRecord {
             pending: row.get(14)?,
             fence: row.get(15)?,
             proved_by: row.get::<Option<String>>(16)?.as_deref().and_then(DomainProof::parse),
-            not_after: row.get(17)?,
+            not_after,
             label_proves: row.get(18)?,
             is_identified: row.get(19)?,
             leased_until: row.get(20)?,
@@ -194,17 +208,6 @@ impl DomainRecord {
     pub(super) fn read_all(rows: &[Row]) -> Result<Vec<Self>, sqlx::Error> {
         rows.iter().map(Self::read).collect()
     }
-}
-
-/// Which domains a list has.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct DomainFilter<'f> {
-    /// Those of one tenant.
-    pub slug: Option<&'f str>,
-    /// Those in one state.
-    pub state: Option<DomainState>,
-    /// Those after a host and a tenant, in alphabetical order.
-    pub after: (&'f str, &'f str),
 }
 
 /// What a write does with the lease of a row.
@@ -330,28 +333,9 @@ impl Registry {
         let mut reader = self.database.reader().await?;
         Ok(DomainRecord::read_all(&reader.fetch_all(sql).await?)?)
     }
-
-    /// Domains in alphabetical order.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn list_domains(&self, filter: &DomainFilter<'_>, limit: u32) -> Result<Vec<DomainRecord>, StoreError> {
-        let mut sql = select_domains(self);
-        sql.push(" WHERE (host, slug) > (").bind(filter.after.0).push(", ").bind(filter.after.1).push(")");
-        if let Some(slug) = filter.slug {
-            sql.push(" AND slug = ").bind(slug);
-        }
-        match filter.state {
-            Some(state) => sql.push(" AND state = ").bind(state.as_str()),
-            None => sql.push(" AND state <> 'removed'"),
-        };
-        sql.push(" ORDER BY host, slug LIMIT ").bind(i64::from(limit));
-        let mut reader = self.database.reader().await?;
-        Ok(DomainRecord::read_all(&reader.fetch_all(sql).await?)?)
-    }
 }
 
-fn select_domains(registry: &Registry) -> Sql {
+pub(super) fn select_domains(registry: &Registry) -> Sql {
     let mut sql = registry.database.sql();
     sql.push("SELECT ").push(COLUMNS).push(" FROM registry_domains");
     sql
@@ -368,7 +352,10 @@ pub(super) async fn write(
     sql.push(", proved_by = ").bind(domain.proved_by.map(|proof| proof.as_str().to_owned()));
     sql.push(", state = ").bind(domain.state.as_str()).push(", reason = ").bind(domain.reason.as_str());
     sql.push(", since = ").bind(domain.since).push(", checked_at = ").bind(domain.checked_at);
-    sql.push(", next_at = ").push_either("least(", "min(").bind(domain.next_at).push(", ");
+    // It is no longer live when its certificate ends.
+    let ends_at = domain.not_after.filter(|ends_at| domain.state == DomainState::Live && *ends_at > Timestamp::now());
+    let next_at = ends_at.map_or(domain.next_at, |ends_at| domain.next_at.min(ends_at));
+    sql.push(", next_at = ").push_either("least(", "min(").bind(next_at).push(", ");
     sql.push_now_plus(DomainRecord::LONGEST_PAUSE).push("), failures = ").bind(domain.failures);
     sql.push(", renew_at = ").bind(domain.renew_at).push(", is_late = ").bind(domain.is_late);
     sql.push(", pending = ").bind(domain.pending.clone()).push(", leased_until = ");

@@ -1,19 +1,21 @@
-//! What happens to domains without a call of the operator API: for its change feed.
+//! What happens to domains without a call of the operator API, and the change feed, which has that and what became of tenants.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::Registry;
 use super::domains::DomainRecord;
+use super::nodes::push_head_stamp;
+use super::stamps::{RegistryMark, push_has};
+use super::{Registry, RegistryRow, select};
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::Row;
+use crate::store::statement::{Row, Sql};
 
 /// For how long events are kept.
 ///
 /// Larger: the table grows with the number of domains. Smaller: a product that was away for longer misses them.
-const KEPT: Duration = Duration::from_hours(30 * 24);
+pub(super) const KEPT: Duration = Duration::from_hours(30 * 24);
 
 /// What happened to a domain.
 #[derive(Clone, Debug)]
@@ -41,16 +43,55 @@ pub struct RegistryEvent {
     pub at: Timestamp,
 }
 
+/// What a reader finds that has read everything up to a mark.
+#[derive(Clone, Debug)]
+pub struct Feed {
+    /// Where the registry is.
+    pub head: RegistryMark,
+    /// Whether the registry has the history of the reader's mark.
+    pub has_history: bool,
+    /// The first rows of tenants that changed since, in the order of their revisions.
+    pub tenants: Vec<RegistryRow>,
+    /// The first events since.
+    pub events: Vec<RegistryEvent>,
+}
+
 impl Registry {
-    /// The events after a revision.
+    /// What a reader finds that has read everything up to a mark, on one connection: a registry that takes the place of this
+    /// one meanwhile has another. Without a stamp, its history is not compared.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn events_after(&self, revision: i64, limit: u32) -> Result<Vec<RegistryEvent>, StoreError> {
+    pub async fn feed(&self, after: i64, stamp: Option<i64>, limit: u32) -> Result<Feed, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT revision, kind, slug, host, detail, at FROM registry_events WHERE revision > ").bind(revision);
-        sql.push(" ORDER BY revision LIMIT ").bind(i64::from(limit));
+        sql.push("SELECT registry_head.revision, ");
+        push_head_stamp(&mut sql);
+        sql.push(", ");
+        match stamp {
+            Some(stamp) => push_has(&mut sql, RegistryMark { revision: after, stamp }),
+            None => {
+                sql.push("registry_head.revision >= ").bind(after);
+            }
+        }
+        // First: two statements may see different revisions, and what one of them missed must not be passed over.
+        sql.push(" FROM registry_head");
+        let row = reader.fetch_one(sql).await?;
+        let head = RegistryMark { revision: row.get(0)?, stamp: row.get(1)? };
+        let mut feed = Feed { head, has_history: row.get(2)?, tenants: Vec::new(), events: Vec::new() };
+        if !feed.has_history || head.revision <= after {
+            return Ok(feed);
+        }
+        let push_range = |sql: &mut Sql| {
+            sql.push(" WHERE revision > ").bind(after).push(" AND revision <= ").bind(head.revision);
+            sql.push(" ORDER BY revision LIMIT ").bind(i64::from(limit));
+        };
+        let mut sql = select(&self.database);
+        push_range(&mut sql);
+        feed.tenants = reader.fetch_all(sql).await?.iter().map(RegistryRow::read).collect::<Result<_, _>>()?;
+        let mut sql = reader.sql();
+        sql.push("SELECT revision, kind, slug, host, detail, at FROM registry_events");
+        push_range(&mut sql);
         let read = |row: &Row| {
             Ok(RegistryEvent {
                 revision: row.get(0)?,
@@ -61,11 +102,24 @@ impl Registry {
                 at: row.get(5)?,
             })
         };
-        Ok(reader.fetch_all(sql).await?.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+        feed.events = reader.fetch_all(sql).await?.iter().map(read).collect::<Result<_, sqlx::Error>>()?;
+        Ok(feed)
+    }
+
+    /// Removes the events that are no longer kept.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn forget_old_events(&self) -> Result<(), StoreError> {
+        let mut sql = self.database.sql();
+        // A subquery, which Postgres evaluates once and can look up in the index.
+        sql.push("DELETE FROM registry_events WHERE at < (SELECT ").push_now_minus(KEPT).push(")");
+        self.database.execute(sql).await?;
+        Ok(())
     }
 }
 
-/// Adds an event, and forgets old ones.
+/// Adds an event.
 pub(super) async fn append(
     transaction: &mut Transaction,
     revision: i64,
@@ -76,9 +130,6 @@ pub(super) async fn append(
     sql.push("INSERT INTO registry_events (revision, kind, slug, host, detail, at) VALUES (").bind(revision);
     sql.push(", ").bind(event.kind).push(", ").bind(domain.slug.as_str()).push(", ").bind(domain.host.as_str());
     sql.push(", ").bind(event.detail.as_str()).push(", ").push_now_plus(Duration::ZERO).push(")");
-    transaction.execute(sql).await?;
-    let mut sql = transaction.sql();
-    sql.push("DELETE FROM registry_events WHERE at < ").push_now_minus(KEPT);
     transaction.execute(sql).await?;
     Ok(())
 }

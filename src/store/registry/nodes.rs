@@ -1,8 +1,8 @@
 //! How far each node has got in reading the registry.
 //!
-//! A node writes its row whenever it has applied changes, and every few seconds. Each time it writes something random,
-//! and compares it at its next look: if the row has something else, the registry was restored to an earlier state, whose
-//! revisions may mean other changes.
+//! A node writes its row whenever it has applied changes, and every few seconds: its revision with its stamp, so that the
+//! row of a node that follows another history of the registry says nothing. Each time it writes something random, and
+//! compares it at its next look: if the row has something else, the registry was restored.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,8 +11,9 @@ use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
 
 use super::Registry;
+use super::stamps::{RegistryMark, push_has, push_stamp_of};
 use crate::store::StoreError;
-use crate::store::statement::Row;
+use crate::store::statement::{Row, Sql};
 
 /// How often it is looked how far the nodes are, for a caller that waits.
 ///
@@ -24,8 +25,29 @@ const WAIT_INTERVAL: Duration = Duration::from_millis(50);
 pub struct Head {
     /// The revision of the last change.
     pub revision: i64,
-    /// Another one after a restore.
+    /// The stamp of the revision: another one after a restore.
+    pub stamp: i64,
+    /// Another one if it is another registry.
     pub epoch: String,
+}
+
+impl Head {
+    /// The revision with its stamp.
+    #[must_use]
+    pub fn mark(&self) -> RegistryMark {
+        RegistryMark { revision: self.revision, stamp: self.stamp }
+    }
+}
+
+/// What a node finds when it looks.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// Where the registry is.
+    pub head: Head,
+    /// Whether it has the history of each of the marks.
+    pub has: [bool; 2],
+    /// The last beat of each node.
+    pub beats: HashMap<String, String>,
 }
 
 /// What a node writes about itself.
@@ -38,15 +60,24 @@ pub struct Beat {
     /// The version of its program.
     pub version: &'static str,
     /// Up to here it has applied every change.
-    pub revision: i64,
-    /// The tenants whose rows it can't read.
+    pub mark: RegistryMark,
+    /// The first tenants whose rows it can't read, in alphabetical order, at most [`Self::NAMED`].
     pub refused: Vec<String>,
+    /// How many rows it can't read.
+    pub refused_count: i64,
     /// Something that no other beat has.
     pub beat: String,
     /// The ids of the keys that seal private keys, that of the key that seals first.
     pub seal_keys: Vec<String>,
     /// When it started.
     pub started_at: Timestamp,
+}
+
+impl Beat {
+    /// How many tenants that it can't read a node names.
+    ///
+    /// Larger: each node writes, and reads of others, a larger row. Smaller: if many can't be read, less is known of which.
+    pub const NAMED: usize = 100;
 }
 
 /// A node, as it last wrote.
@@ -58,10 +89,12 @@ pub struct NodeRecord {
     pub name: String,
     /// The version of its program.
     pub version: String,
-    /// Up to here it has applied every change.
+    /// Up to here it has applied every change. Zero if it follows another history of the registry.
     pub revision: i64,
-    /// The tenants whose rows it can't read.
+    /// The first tenants whose rows it can't read, in alphabetical order.
     pub refused: Vec<String>,
+    /// How many rows it can't read.
+    pub refused_count: i64,
     /// The ids of the keys that seal private keys, that of the key that seals first. `None` for a node of an earlier
     /// version, which does not write them.
     pub seal_keys: Option<Vec<String>>,
@@ -88,14 +121,30 @@ pub struct NodeBehind {
 impl NodeRecord {
     /// Why a live node does not serve the changes of these tenants up to a revision.
     fn behind(&self, revision: i64, slugs: &[&str]) -> Option<NodeBehind> {
-        let refused = slugs.iter().find(|slug| self.refused.iter().any(|refused| refused == *slug));
-        let reason = match refused {
+        let refused = slugs.iter().find_map(|slug| match self.can_read(slug)? {
+            true => None,
+            false => Some(format!("it can't serve the row of `{slug}`; its log has the reason")),
+        });
+        let unknown = || {
+            let is_unknown = slugs.iter().any(|slug| self.can_read(slug).is_none());
+            is_unknown.then(|| format!("it can't serve {} rows; its log has the reason", self.refused_count))
+        };
+        let reason = match refused.or_else(unknown) {
             _ if !self.is_live => return None,
             _ if self.revision < revision => format!("it is at revision {}", self.revision),
-            Some(slug) => format!("it can't serve the row of `{slug}`; its log has the reason"),
-            None => return None,
+            reason => reason?,
         };
         Some(NodeBehind { id: self.id.clone(), name: self.name.clone(), reason })
+    }
+
+    /// Whether it can read the row of a tenant. `None`: it can't read more rows than it names, and this one may be among them.
+    #[must_use]
+    pub fn can_read(&self, slug: &str) -> Option<bool> {
+        if self.refused.binary_search_by(|refused| refused.as_str().cmp(slug)).is_ok() {
+            return Some(false);
+        }
+        let is_whole = usize::try_from(self.refused_count).is_ok_and(|count| count <= self.refused.len());
+        (is_whole || self.refused.last().is_some_and(|last| slug < last.as_str())).then_some(true)
     }
 
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
@@ -105,10 +154,11 @@ impl NodeRecord {
             version: row.get(2)?,
             revision: row.get(3)?,
             refused: serde_json::from_str(&row.get::<String>(4)?).unwrap_or_default(),
-            seal_keys: row.get::<Option<String>>(5)?.and_then(|keys| serde_json::from_str(&keys).ok()),
-            started_at: row.get(6)?,
-            seen_at: row.get(7)?,
-            is_live: row.get(8)?,
+            refused_count: row.get(5)?,
+            seal_keys: row.get::<Option<String>>(6)?.and_then(|keys| serde_json::from_str(&keys).ok()),
+            started_at: row.get(7)?,
+            seen_at: row.get(8)?,
+            is_live: row.get(9)?,
         })
     }
 }
@@ -129,23 +179,30 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn head(&self) -> Result<Head, StoreError> {
-        Ok(self.look().await?.0)
+        Ok(self.look([RegistryMark::default(); 2]).await?.head)
     }
 
-    /// Where the registry is, and the last beat of each node.
+    /// Where the registry is, whether it has the history of these marks, and the last beat of each node.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn look(&self) -> Result<(Head, HashMap<String, String>), StoreError> {
+    pub async fn look(&self, marks: [RegistryMark; 2]) -> Result<Look, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT registry_head.revision, epoch, registry_nodes.id, beat FROM registry_head LEFT JOIN registry_nodes ON true");
+        sql.push("SELECT registry_head.revision, epoch, registry_nodes.id, beat, ");
+        push_head_stamp(&mut sql);
+        for mark in marks {
+            sql.push(", ");
+            push_has(&mut sql, mark);
+        }
+        sql.push(" FROM registry_head LEFT JOIN registry_nodes ON true");
         let rows = reader.fetch_all(sql).await?;
-        let head = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        let head = Head { revision: head.get(0)?, epoch: head.get(1)? };
+        let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let head = Head { revision: first.get(0)?, epoch: first.get(1)?, stamp: first.get(4)? };
+        let has = [first.get(5)?, first.get(6)?];
         let beat = |row: &Row| Ok(row.get::<Option<String>>(2)?.zip(row.get::<Option<String>>(3)?));
         let beats = rows.iter().filter_map(|row| beat(row).transpose()).collect::<Result<_, sqlx::Error>>()?;
-        Ok((head, beats))
+        Ok(Look { head, has, beats })
     }
 
     /// Writes how far a node has got.
@@ -155,16 +212,23 @@ impl Registry {
     pub async fn write_beat(&self, beat: &Beat) -> Result<(), StoreError> {
         let mut sql = self.database.sql();
         sql.push(
-            "INSERT INTO registry_nodes (id, name, version, revision, refused, seal_keys, beat, started_at, seen_at) \
-             VALUES (",
+            "INSERT INTO registry_nodes (id, name, version, revision, stamp, refused, refused_count, seal_keys, beat, \
+             started_at, seen_at) VALUES (",
         );
         sql.bind(beat.id.as_str()).push(", ").bind(beat.name.as_str()).push(", ").bind(beat.version).push(", ");
         let list = |texts: &[String]| serde_json::to_string(texts).expect("texts are always JSON");
-        sql.bind(beat.revision).push(", ").bind(list(&beat.refused)).push(", ").bind(list(&beat.seal_keys)).push(", ");
+        sql.bind(beat.mark.revision).push(", ").bind(beat.mark.stamp).push(", ");
+        sql.bind(list(&beat.refused))
+            .push(", ")
+            .bind(beat.refused_count)
+            .push(", ")
+            .bind(list(&beat.seal_keys))
+            .push(", ");
         sql.bind(beat.beat.as_str()).push(", ");
         sql.bind(beat.started_at).push(", ").push_now_plus(Duration::ZERO);
-        sql.push(") ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, refused = excluded.refused, ");
-        sql.push("beat = excluded.beat, seen_at = excluded.seen_at");
+        sql.push(") ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, stamp = excluded.stamp, ");
+        sql.push("refused = excluded.refused, refused_count = excluded.refused_count, beat = excluded.beat, ");
+        sql.push("seen_at = excluded.seen_at");
         self.database.execute(sql).await?;
         Ok(())
     }
@@ -199,7 +263,9 @@ impl Registry {
     pub async fn nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT id, name, version, revision, refused, seal_keys, started_at, seen_at, seen_at BETWEEN ");
+        sql.push("SELECT id, name, version, CASE WHEN stamp = ");
+        push_stamp_of(&mut sql, "registry_nodes.revision");
+        sql.push(" THEN revision ELSE 0 END, refused, refused_count, seal_keys, started_at, seen_at, seen_at BETWEEN ");
         sql.push_now_minus(Self::LIVE).push(" AND ").push_now_plus(Self::LIVE);
         sql.push(" FROM registry_nodes ORDER BY name, id");
         let rows = reader.fetch_all(sql).await?;
@@ -229,5 +295,43 @@ impl Registry {
             }
             sleep(WAIT_INTERVAL).await;
         }
+    }
+}
+
+/// Adds an expression: the stamp of the head.
+pub(super) fn push_head_stamp(sql: &mut Sql) {
+    sql.push("coalesce(CASE WHEN registry_head.revision > 0 THEN ");
+    push_stamp_of(sql, "registry_head.revision");
+    sql.push(" END, 0)");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_names_some_of_its_rows_can_not_vouch_for_the_rest() {
+        let node = |refused: &[&str], refused_count| NodeRecord {
+            id: String::new(),
+            name: String::new(),
+            version: String::new(),
+            revision: 7,
+            refused: refused.iter().map(|slug| (*slug).to_owned()).collect(),
+            refused_count,
+            seal_keys: None,
+            started_at: Timestamp::UNIX_EPOCH,
+            seen_at: Timestamp::UNIX_EPOCH,
+            is_live: true,
+        };
+        let whole = node(&["b", "d"], 2);
+        assert_eq!(
+            ["a", "b", "c", "e"].map(|slug| whole.can_read(slug)),
+            [Some(true), Some(false), Some(true), Some(true)]
+        );
+        let part = node(&["b", "d"], 3);
+        assert_eq!(["a", "b", "c", "e"].map(|slug| part.can_read(slug)), [Some(true), Some(false), Some(true), None]);
+        assert_eq!(part.behind(7, &["a"]), None);
+        let reasons = ["d", "e"].map(|slug| part.behind(7, &[slug]).expect("it is behind").reason);
+        assert!(reasons[0].contains("the row of `d`") && reasons[1].contains("3 rows"), "{reasons:?}");
     }
 }

@@ -7,6 +7,7 @@ use crate::store::StoreError;
 pub fn registry_remedy(error: &StoreError) -> &'static str {
     match error {
         StoreError::Unavailable(cause) | StoreError::Statement(cause) if is_damaged(cause) => DAMAGED,
+        StoreError::Unavailable(cause) | StoreError::Statement(cause) if lacks_right(cause) => RIGHTS,
         StoreError::Statement(_) | StoreError::Migration(_) | StoreError::SchemaOlder { .. } => DAMAGED,
         StoreError::SchemaUnreleased => UNRELEASED,
         StoreError::SchemaNewer { .. } => "run the newest version of formgate on every node",
@@ -32,6 +33,14 @@ const DAMAGED: &str = "restore a backup of the registry, as `Backup and restore`
 const UNRELEASED: &str = "with the build that created it, run `formgate tenant export`. Name a new database in `registry`, \
      delete the snapshot of each node, and run `formgate tenant import` with the tables. Domains, operator tokens and \
      certificates are not exported: add domains and create tokens again; certificates are obtained again";
+
+const RIGHTS: &str = "grant the role of `registry` what it lacks, as `The registry` in deploy/README.md shows; `formgate check` \
+     names it";
+
+/// Whether the role lacks a right (`insufficient_privilege`).
+fn lacks_right(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(database) if database.code().as_deref() == Some("42501"))
+}
 
 /// Whether the data is damaged, or tables are missing.
 fn is_damaged(error: &sqlx::Error) -> bool {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Registry;
-use super::budgets::{Budget, take};
+use super::budgets::{Budget, lock, take};
 use super::claiming::Requester;
 use super::domains::{COLUMNS, DomainRecord, PushLease};
 use crate::store::StoreError;
@@ -125,15 +125,17 @@ impl Registry {
         Ok(leased)
     }
 
-    /// Whether another tenant has domains.
+    /// Whether another tenant has domains, other than those that it has lost or given up.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn has_others(&self, slug: &str) -> Result<bool, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT EXISTS (SELECT 1 FROM registry_domains WHERE slug < ").bind(slug);
-        sql.push(") OR EXISTS (SELECT 1 FROM registry_domains WHERE slug > ").bind(slug).push(")");
+        const HAS: &str = "state NOT IN ('gone', 'removed')";
+        sql.push("SELECT EXISTS (SELECT 1 FROM registry_domains WHERE slug < ").bind(slug).push(" AND ").push(HAS);
+        sql.push(") OR EXISTS (SELECT 1 FROM registry_domains WHERE slug > ").bind(slug).push(" AND ").push(HAS);
+        sql.push(")");
         Ok(reader.fetch_one(sql).await?.get(0)?)
     }
 
@@ -197,15 +199,17 @@ async fn may_ask(
     is_new: bool,
     now: Timestamp,
 ) -> Result<bool, sqlx::Error> {
-    let mut is_left = is_new;
     // A budget for each, so that there are never more in any minute.
+    let budget =
+        |n: u32| Budget { name: format!("check {n} {slug}"), capacity: 1, period: MINUTE, reserve: 0, account: None };
+    // Two clicks at once see each other, also where they take no budget.
+    lock(transaction, &budget(0), now).await?;
+    let mut is_left = is_new;
     for n in 0..CHECKS {
         if is_left {
             break;
         }
-        let budget =
-            Budget { name: format!("check {n} {slug}"), capacity: 1, period: MINUTE, reserve: 0, account: None };
-        is_left = take(transaction, &budget, now).await?.is_none();
+        is_left = take(transaction, &budget(n), now).await?.is_none();
     }
     let mut sql = transaction.sql();
     sql.push("SELECT 1 FROM registry_domains WHERE slug = ").bind(slug).push(" AND host <> ").bind(host);

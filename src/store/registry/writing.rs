@@ -1,6 +1,7 @@
 //! Adds, changes and removes tenants of the registry: all of a list or nothing.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -352,6 +353,13 @@ impl Registry {
         let mut sql = transaction.sql();
         sql.push("UPDATE registry_head SET revision = ").bind(head.revision).push(", epoch = ");
         sql.bind(head.epoch.as_str());
+        transaction.execute(sql).await?;
+        let mut sql = transaction.sql();
+        sql.push("DELETE FROM registry_stamps");
+        transaction.execute(sql).await?;
+        let mut sql = transaction.sql();
+        sql.push("INSERT INTO registry_stamps (revision, stamp, at) VALUES (").bind(head.revision).push(", ");
+        sql.bind(head.stamp).push(", ").push_now_plus(Duration::ZERO).push(")");
         transaction.execute(sql).await?;
         Ok(transaction.commit().await?)
     }

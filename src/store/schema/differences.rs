@@ -358,6 +358,7 @@ async fn note_everything(database: &Database) -> Result<(), StoreError> {
         "INSERT INTO intake DEFAULT VALUES",
         "UPDATE change_state SET last_seq = (SELECT max(seq) FROM (SELECT last_seq AS seq FROM change_state \
             UNION ALL SELECT max(seq) FROM submission_changes UNION ALL SELECT max(seq) FROM submission_moves \
+            UNION ALL SELECT max(seq) FROM form_placements UNION ALL SELECT max(seq) FROM change_stamps \
             UNION ALL SELECT max(position) FROM subscriptions) AS numbers)",
     ] {
         transaction.command(statement).await?;

@@ -878,7 +878,7 @@ COMMENT ON COLUMN submission_changes.shown IS 'A digest of what the API shows of
 COMMENT ON COLUMN submission_changes.matched IS 'A digest of what only filters use: submitter, labels, pending users, participants, workflow steps.';
 COMMENT ON COLUMN submission_changes.seq IS 'The number of the newest change, which orders the feed. Null for children of submissions of graduated forms.';
 COMMENT ON COLUMN submission_changes.listed_seq IS 'The number with which it was listed.';
-COMMENT ON COLUMN submission_changes.created_event IS 'The number of the newest change of this kind that webhooks send. Null: none, or a quiet one.';
+COMMENT ON COLUMN submission_changes.created_event IS 'The number of the newest change of this kind that webhooks send. Null: none, or a quiet one. 0: receivers know the deleted submission.';
 COMMENT ON COLUMN submission_changes.burst_at IS 'When the first of a burst of changes happened.';
 COMMENT ON COLUMN submission_changes.changed_at IS 'When the newest change happened.';
 CREATE UNIQUE INDEX submission_changes_seq ON submission_changes (seq) WHERE seq IS NOT NULL;

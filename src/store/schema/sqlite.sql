@@ -591,7 +591,7 @@ CREATE TABLE submission_changes (
   deleted INTEGER NOT NULL DEFAULT 0,
   seq INTEGER, -- of the newest change, which orders the feed; NULL for children of submissions of graduated forms
   listed_seq INTEGER, -- with which it was listed
-  created_event INTEGER, -- of the newest change of this kind that webhooks send; NULL: none, or a quiet one
+  created_event INTEGER, -- of the newest change of this kind that webhooks send; NULL: none, or a quiet one; 0: receivers know the deleted submission
   updated_event INTEGER,
   deleted_event INTEGER,
   burst_at INTEGER NOT NULL, -- when the first of a burst of changes happened

@@ -54,6 +54,9 @@ const MOVES: TableSpec = TableSpec {
     key: 2,
 };
 
+/// Instead of the number of a deleted submission's `created`: it was sent, or is from before the log. No number is as low.
+const KNOWN: i64 = 0;
+
 /// Whether the changes that are numbered are sent to webhooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Events {
@@ -138,6 +141,9 @@ impl Entry {
     fn change(&mut self, change: Change, seq: i64, noted: NotedAt, numbering: &Numbering, settle: Duration) {
         let event = (numbering.events == Events::Sent).then_some(seq);
         let is_unsent = self.created_event.is_some_and(|created| created > numbering.released);
+        // Receivers know it from before, and are not told that it was gone in between.
+        let is_known =
+            self.created_event == Some(KNOWN) && self.deleted_event.is_none_or(|deleted| deleted > numbering.released);
         // A clock that was set back goes on from an instant before the last change.
         let continues = noted.first.duration_since(self.changed_at).unsigned_abs() < settle;
         let is_same_event = continues && noted.first < self.burst_at + settle * MAX_BURST;
@@ -145,7 +151,8 @@ impl Entry {
             Change::Matched => {}
             Change::Created => {
                 (self.listed_seq, self.deleted) = (Some(seq), false);
-                (self.created_event, self.updated_event, self.deleted_event) = (event, None, None);
+                (self.created_event, self.updated_event) = if is_known { (None, event) } else { (event, None) };
+                self.deleted_event = None;
             }
             // A submission and its answers may come in several transactions, and are one event.
             Change::Updated if is_unsent && self.updated_event.is_none() && is_same_event => {
@@ -154,7 +161,8 @@ impl Entry {
             Change::Updated => self.updated_event = event.or(self.updated_event),
             Change::Deleted => {
                 self.deleted = true;
-                (self.created_event, self.updated_event, self.deleted_event) = (None, None, event);
+                self.created_event = (!is_unsent).then_some(KNOWN);
+                (self.updated_event, self.deleted_event) = (None, event);
             }
         }
         if !continues || change == Change::Created {

@@ -18,7 +18,7 @@ use super::{Event, LeasedSubscription};
 use crate::store::changes::{ChangeCursor, LogMark, write_is_in_log, write_stamp_of};
 use crate::store::engine::PooledConnection;
 use crate::store::search::write_with_sub_forms;
-use crate::store::settle::{MAX_BURST, Settled, write_is_settled, write_may_release};
+use crate::store::settle::{MAX_BURST, Settled, place_noted, write_is_settled, write_may_release};
 use crate::store::statement::{Row, Sql};
 use crate::store::submissions::{Submissions, read_submissions};
 use crate::store::{Store, StoreError};
@@ -140,6 +140,22 @@ struct Watched {
     failing_since: Option<Timestamp>,
 }
 
+impl Watched {
+    /// Whether it must be known below which forms a form was.
+    fn needs_placements(&self) -> bool {
+        self.event == Some(Event::SubmissionDeleted) && self.form.is_some()
+    }
+}
+
+/// The subscriptions that are delivered.
+struct SubscriptionsNow {
+    watched: Vec<Watched>,
+    /// Whether everything that was committed before has a number.
+    is_numbered: bool,
+    /// Whether forms may have been moved, and nobody has looked yet.
+    are_forms_noted: bool,
+}
+
 impl Store {
     /// Numbers what was noted, and looks which subscriptions have something to deliver.
     ///
@@ -148,13 +164,16 @@ impl Store {
     /// [`StoreError::Statement`].
     pub async fn events_ahead(&self) -> Result<EventsAhead, StoreError> {
         let mut ahead = EventsAhead::default();
-        let (watched, is_numbered) = self.watched_subscriptions(&mut ahead).await?;
+        let SubscriptionsNow { watched, is_numbered, are_forms_noted } = self.watched_subscriptions(&mut ahead).await?;
         if watched.is_empty() {
             return Ok(ahead);
         }
         ahead.is_subscribed = true;
         if !is_numbered && self.settle().await? == Settled::CannotWrite {
             return Err(StoreError::Unsettled);
+        }
+        if are_forms_noted && watched.iter().any(Watched::needs_placements) {
+            place_noted(&self.database).await?;
         }
         let mut reader = self.database.reader().await?;
         if may_release(&mut reader).await? {
@@ -205,8 +224,7 @@ impl Store {
         Ok(ahead)
     }
 
-    /// The subscriptions that are delivered, and whether everything that was committed before has a number.
-    async fn watched_subscriptions(&self, ahead: &mut EventsAhead) -> Result<(Vec<Watched>, bool), StoreError> {
+    async fn watched_subscriptions(&self, ahead: &mut EventsAhead) -> Result<SubscriptionsNow, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
         sql.push("SELECT id, event, form_id, ").push_either("least(position, last_seq)", "min(position, last_seq)");
@@ -219,16 +237,17 @@ impl Store {
              (SELECT 1 FROM pg_db_role_setting WHERE 'track_counts=off' = ANY (setconfig))",
             ", NULL, NULL, FALSE",
         );
+        sql.push(", EXISTS (SELECT 1 FROM form_notes)");
         // One row also without any subscription.
         sql.push(" FROM change_state LEFT JOIN subscriptions s ON state IN ('active', 'failing') ORDER BY id");
-        let (mut watched, mut is_numbered) = (Vec::new(), true);
+        let mut now = SubscriptionsNow { watched: Vec::new(), is_numbered: true, are_forms_noted: false };
         for row in reader.fetch_all(sql).await? {
             let (database, schema): (Option<String>, Option<String>) = (row.get(9)?, row.get(10)?);
             ahead.on_postgres = database.zip(schema).map(<[String; 2]>::from);
             ahead.are_writes_counted = row.get(11)?;
-            is_numbered = row.get(7)?;
+            (now.is_numbered, now.are_forms_noted) = (row.get(7)?, row.get(12)?);
             let Some(id) = row.get(0)? else { continue };
-            watched.push(Watched {
+            now.watched.push(Watched {
                 id,
                 event: Event::parse(&row.get::<String>(1)?),
                 form: row.get(2)?,
@@ -239,7 +258,7 @@ impl Store {
                 failing_since: row.get(8)?,
             });
         }
-        Ok((watched, is_numbered))
+        Ok(now)
     }
 
     /// The events of a leased subscription that are due: at most `limit` that were set aside, and as many after the
@@ -377,7 +396,7 @@ async fn read_due(
     sql.bind(after).push(" ORDER BY ").push(column).push(" LIMIT ").bind(MAX_READ);
     sql.push(") AS c LEFT JOIN webhook_events e ON e.subscription_id = ").bind(of.subscription);
     sql.push(" AND e.seq = c.seq WHERE TRUE");
-    write_within(&mut sql, of.form);
+    write_within(&mut sql, of.event, of.form);
     sql.push(" ORDER BY c.seq LIMIT ").bind(i64::from(limit));
     let rows = reader.fetch_all(sql).await?;
     let (mut read_to, mut is_cut) = (after, true);
@@ -452,11 +471,18 @@ async fn last_sent(
     Ok(rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, sqlx::Error>>()?)
 }
 
-pub(super) fn write_within(sql: &mut Sql, form: Option<i64>) {
-    if let Some(form) = form {
-        sql.push(" AND c.form_id IN ");
-        write_with_sub_forms(sql, &[form]);
+/// Adds a condition: the form of a row `c` of the log is `form` or below it. A deletion counts for the forms that it was below
+/// since placements are kept, because receivers know the submission from there: its form may have been deleted or moved with it.
+pub(super) fn write_within(sql: &mut Sql, event: Event, form: Option<i64>) {
+    let Some(form) = form else { return };
+    sql.push(" AND c.form_id IN ");
+    if event != Event::SubmissionDeleted {
+        return write_with_sub_forms(sql, &[form]);
     }
+    sql.push("(WITH RECURSIVE known (id) AS (SELECT id FROM forms WHERE id = ").bind(form);
+    sql.push(" UNION SELECT p.form_id FROM known JOIN (SELECT id AS form_id, parent_id FROM forms UNION ALL ");
+    sql.push("SELECT form_id, parent_id FROM form_placements WHERE NOT deleted) AS p ON p.parent_id = known.id) ");
+    sql.push("SELECT id FROM known)");
 }
 
 impl DueEvents {

@@ -23,10 +23,10 @@ pub struct SubscriptionCounts {
 }
 
 impl SubscriptionCounts {
-    /// Whether a sender has anything to watch for.
+    /// Whether there is any subscription.
     #[must_use]
-    pub fn are_delivered(&self) -> bool {
-        ["active", "failing"].iter().any(|state| self.by_state.get(*state).is_some_and(|count| *count > 0))
+    pub fn are_any(&self) -> bool {
+        !self.by_state.is_empty()
     }
 }
 
@@ -77,6 +77,17 @@ pub struct SampleSubmission {
 }
 
 impl Store {
+    /// Whether there is any subscription, of whatever state.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn has_subscriptions(&self) -> Result<bool, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT EXISTS (SELECT 1 FROM subscriptions)");
+        Ok(reader.fetch_one(sql).await?.get(0)?)
+    }
+
     /// Counts subscriptions by state, and the events that are set aside.
     ///
     /// # Errors
@@ -168,7 +179,7 @@ impl Store {
         write_stamp_of(&mut sql, "c.seq");
         sql.push(" FROM submission_changes c WHERE c.seq IS NOT NULL AND ");
         sql.push(if is_deletion { "c.deleted" } else { "NOT c.deleted" });
-        write_within(&mut sql, form);
+        write_within(&mut sql, event, form);
         sql.push(" ORDER BY c.seq DESC LIMIT ").bind(i64::from(limit));
         let mut samples = Vec::new();
         for row in reader.fetch_all(sql).await? {

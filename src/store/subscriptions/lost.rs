@@ -25,7 +25,7 @@ pub(in crate::store) async fn note_lost_deletions(
         sql.push("SELECT count(*), max(c.changed_at) FROM submission_changes c WHERE c.deleted ");
         sql.push("AND c.shown_in = c.submission_id AND c.changed_at < ").bind(until).push(" AND c.deleted_event > ");
         sql.bind(subscription.get::<i64>(2)?).push(" AND c.deleted_event").not_in_ids(&done_beyond);
-        write_within(&mut sql, form);
+        write_within(&mut sql, Event::SubmissionDeleted, form);
         let Some(lost) = transaction.fetch_all(sql).await?.pop() else { continue };
         let (count, newest): (i64, Option<Timestamp>) = (lost.get(0)?, lost.get(1)?);
         if count > 0 {

@@ -115,11 +115,11 @@ pub(super) async fn count_in_turn(
     let column = event.column();
     let mut sql = reader.sql();
     sql.push("SELECT count(*), count(CASE WHEN TRUE");
-    write_within(&mut sql, form);
+    write_within(&mut sql, event, form);
     sql.push(" THEN 1 END)");
     if details == Details::Since {
         sql.push(", min(CASE WHEN TRUE");
-        write_within(&mut sql, form);
+        write_within(&mut sql, event, form);
         sql.push(" THEN c.changed_at END)");
     }
     sql.push(" FROM (SELECT ").push(column);

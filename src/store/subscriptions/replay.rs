@@ -213,7 +213,7 @@ impl LockedSubscription {
         let mut sql = transaction.sql();
         sql.push("SELECT c.submission_id FROM submission_changes c WHERE c.submission_id").in_ids(submissions);
         sql.push(" AND c.").push(column).push(" IS NOT NULL");
-        write_within(&mut sql, self.form);
+        write_within(&mut sql, self.event, self.form);
         let mut unknown: BTreeSet<i64> = submissions.iter().copied().collect();
         for row in transaction.fetch_all(sql).await? {
             unknown.remove(&row.get(0)?);

@@ -53,6 +53,17 @@ impl<K: Borrow<str> + Clone + Eq + Hash, V: Clone> Shards<K, V> {
         self.shards.iter().flat_map(|shard| shard.keys())
     }
 
+    /// Whether this map was made by changes of another one, or the other way round. Not after changes of every shard.
+    pub(super) fn shares_with(&self, other: &Self) -> bool {
+        self.shards.iter().zip(&other.shards).any(|(one, other)| Arc::ptr_eq(one, other))
+    }
+
+    /// The keys of the shards that this map does not share with another one.
+    pub(super) fn keys_apart<'s>(&'s self, other: &'s Self) -> impl Iterator<Item = &'s K> {
+        let shards = self.shards.iter().zip(&other.shards).filter(|(one, other)| !Arc::ptr_eq(one, other));
+        shards.flat_map(|(shard, _)| shard.keys())
+    }
+
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.len()).sum()
     }
@@ -82,6 +93,9 @@ mod tests {
         let mut after = before.clone();
         after.insert("tenant-7".to_owned(), 0);
         after.remove("tenant-8");
+        assert!(after.shares_with(&before) && !before.shares_with(&Shards::default()));
+        let apart = after.keys_apart(&before).count();
+        assert!((1..200).contains(&apart), "{apart}");
         let shared = before.shards.iter().zip(&after.shards).filter(|(one, other)| Arc::ptr_eq(one, other)).count();
         assert!(shared >= SHARDS - 2, "{shared}");
         assert_eq!((before.get("tenant-7"), before.get("tenant-8"), before.len()), (Some(&7), Some(&8), 10_000));

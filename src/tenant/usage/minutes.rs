@@ -16,7 +16,7 @@ use redis::{Pipeline, RedisResult};
 use super::{MINUTES, MinuteUsage, RateOutcome};
 use crate::background::{Run, Task};
 use crate::quota::Account;
-use crate::shared::RedisConnections;
+use crate::shared::{BackgroundCall, RedisConnections};
 use crate::store::RequestCounts;
 use crate::tenant::last_used::minute_of;
 use crate::tenant::{Tenant, Token, Tokens};
@@ -159,8 +159,15 @@ impl SharedMinutes {
         };
         let outcome: Result<RedisResult<()>, _> = connections.call(&first, write).await;
         let cause = match outcome {
-            Ok(Ok(())) => return true,
-            Ok(Err(refusal)) => refusal.to_string(),
+            Ok(Ok(())) => {
+                connections.note_background(BackgroundCall::Usage, None);
+                return true;
+            }
+            Ok(Err(refusal)) => {
+                let cause = refusal.to_string();
+                connections.note_background(BackgroundCall::Usage, Some(&cause));
+                cause
+            }
             Err(failure) => failure.to_string(),
         };
         tracing::debug!(cause, "usage by the minute was not published; it is tried again");

@@ -99,8 +99,8 @@ on_both_databases! {
     }
 
     async fn a_number_is_read_exactly_or_refused(engine: Engine) {
-        const INEXACT: [&str; 8] =
-            ["9007199254740993.0", "1e0", "1E2", "-0.0", "-0", "1.5", "9223372036854775808", "1.00000000000000000001"];
+        const INEXACT: [&str; 10] = ["9007199254740993.0", "1e0", "1E2", "-0.0", "-0", "1.5", "4503599627370497.3", "9223372036854775808",
+            "1.00000000000000000001", "0.99999999999999999999"];
         let user = json!({"type": "user", "id": 9_007_199_254_740_992_i64, "email": "ana@acme.example"});
         let account = account(engine, &user.to_string());
         let search = async |body: String| account.client.post("/api/v1/submission").body(body).send().await;
@@ -108,7 +108,7 @@ on_both_databases! {
             assert_eq!(search(format!("{{\"{name}\": [1, 9007199254740993, \"9007199254740993\"]}}")).await.status, 200);
             for number in INEXACT {
                 // JSON has one number type: below 2^53, a whole number is exact however it is written.
-                let is_exact = ["1e0", "1E2", "1.00000000000000000001"].contains(&number);
+                let is_exact = ["1e0", "1E2"].contains(&number);
                 let texts = [format!("\"{number}\""), number.to_owned()];
                 for text in texts.into_iter().take(if is_exact { 1 } else { 2 }) {
                     let answer = search(format!("{{\"{name}\": [1, {text}]}}")).await;

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::support::child;
-use crate::support::fixture::{Engine, Site, Tenant, on_all_databases};
+use crate::support::database::Database;
+use crate::support::fixture::{Engine, Site, Tenant, on_all_databases, on_both_databases};
 
 /// `acme: from version 0 to 7`: the newest version.
 fn newest(stdout: &str) -> u32 {
@@ -105,4 +106,47 @@ fn a_sqlite_file_that_exists_keeps_its_mode() {
 
 fn mode(path: &Path) -> u32 {
     path.metadata().expect("it is there").permissions().mode() & 0o777
+}
+
+#[test]
+fn many_tenants_are_migrated_at_once_and_printed_in_their_order() {
+    let slugs: Vec<_> = (0..24).map(|number| format!("t{number:02}")).collect();
+    let refused = format!("postgres://user@127.0.0.1:{}/forms", child::free_port());
+    let site = slugs.iter().fold(Site::new(), |site, slug| match slug.as_str() {
+        "t03" => site.tenant_with(slug, Engine::Sqlite, |tenant| tenant.set("database", refused.clone())),
+        _ => site.tenant_with(slug, Engine::Sqlite, Tenant::unmigrated),
+    });
+    let site = site.write();
+    let printed =
+        |output: &str| output.lines().filter_map(|line| Some(line.split_once(": ")?.0.to_owned())).collect::<Vec<_>>();
+    let expected: Vec<_> = slugs.iter().filter(|slug| *slug != "t03").cloned().collect();
+    for (jobs, what) in [("8", "from version 0 to "), ("1", "at version "), ("256", "at version ")] {
+        let output = site.run(&["migrate", "--jobs", jobs], b"");
+        assert_eq!((output.code, printed(&output.stdout)), (1, expected.clone()), "{output:?}");
+        assert!(output.stdout.lines().all(|line| line.contains(what)), "{what}: {}", output.stdout);
+        assert!(
+            output.stderr.contains("tenant `t03`") && output.stderr.contains("1 of 24 tenants"),
+            "{}",
+            output.stderr
+        );
+    }
+    assert_eq!(site.run(&["migrate", "--jobs", "0"], b"").code, 2);
+}
+
+on_both_databases! {
+    async fn a_database_that_is_up_to_date_is_only_looked_at(engine: Engine) {
+        let site = Site::new().tenant("acme", engine).write();
+        let writer = Database::connect(site.database_url("acme")).await;
+        // Nothing else can write, and no statistics can be gathered.
+        writer
+            .execute(match engine {
+                Engine::Sqlite => "BEGIN IMMEDIATE",
+                _ => "BEGIN; LOCK TABLE listed_documents IN SHARE UPDATE EXCLUSIVE MODE",
+            })
+            .await;
+        let output = site.run(&["migrate"], b"");
+        assert!(output.code == 0 && output.stdout.starts_with("acme: at version "), "{output:?}");
+        writer.execute("ROLLBACK").await;
+        writer.close().await;
+    }
 }

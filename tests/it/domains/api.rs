@@ -57,8 +57,9 @@ async fn a_caller_whose_calls_wait_gets_no_further_one_that_waits_for_a_look() {
     let _node = scene.start(0);
     scene.add(0, "acme").await;
     assert_eq!(call(&scene, Method::PUT, "/v1/tenants/acme/domains/a.globex.test").await.status, 201);
-    let mut waiting: FuturesUnordered<_> =
-        (0..64).map(|_| call(&scene, Method::GET, "/v1/changes?after=1000000&wait=60")).collect();
+    let next = call(&scene, Method::GET, "/v1/changes").await.body["meta"]["next"].clone();
+    let target = format!("/v1/changes?after={}&wait=60", next.as_str().expect("a mark"));
+    let mut waiting: FuturesUnordered<_> = (0..64).map(|_| call(&scene, Method::GET, &target)).collect();
     let refused: Vec<_> = waiting.by_ref().take(48).map(|answer| answer.status.as_u16()).collect().await;
     assert_eq!(refused, [429; 48]);
     let checked = call(&scene, Method::POST, "/v1/domains/a.globex.test/check?wait=60").await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use formgate::store::registry::{Beat, Budget, Lease};
+use formgate::store::registry::{Beat, Budget, Lease, RegistryMark};
 use formgate::store::{DatabaseLocation, Registry};
 use jiff::Timestamp;
 
@@ -13,7 +13,7 @@ use crate::support::fixture::on_both_databases;
 
 const HOUR: Duration = Duration::from_hours(1);
 
-async fn open(url: &str) -> Registry {
+pub(super) async fn open(url: &str) -> Registry {
     Registry::open(&DatabaseLocation::parse(url, "/".as_ref()).unwrap()).await.unwrap()
 }
 
@@ -91,8 +91,9 @@ on_both_databases! {
             id: "dead".to_owned(),
             name: "host-1".to_owned(),
             version: "1",
-            revision: 0,
+            mark: RegistryMark::default(),
             refused: Vec::new(),
+            refused_count: 0,
             beat: "x".to_owned(),
             seal_keys: Vec::new(),
             started_at: Timestamp::now(),

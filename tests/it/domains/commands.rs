@@ -196,7 +196,7 @@ on_both_databases! {
             not_after: Timestamp::now(),
         };
         let hosts = ["a.globex.test", "b.globex.test"];
-        registry.copy_certificates(&[certificate(hosts[0], 1), certificate(hosts[1], 2)], false).await.unwrap();
+        registry.copy_certificates(&[certificate(hosts[0], 1), certificate(hosts[1], 2)]).await.unwrap();
         let (_, due) = registry.due_domains(1).await.unwrap();
         let leased = registry.lease_domains("a node", &due).await.unwrap();
         let mut domain = leased.into_iter().next().expect("the row is due");

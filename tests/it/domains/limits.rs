@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use formgate::domains::Reason;
-use formgate::store::registry::DomainState;
+use formgate::store::registry::{Budget, DomainState};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
@@ -30,6 +30,21 @@ on_both_databases! {
             scene.goes_live(host).await;
         }
         assert_eq!((scene.proxy.orders(), second.orders()), (4, 3), "a fifth of the first is kept for renewals");
+    }
+
+    async fn an_order_without_a_certificate_uses_nothing_of_the_budgets_of_certificates(engine: Engine) {
+        let limits = "certificates_per_host_per_week = 1\ncertificates_per_domain_per_week = 1";
+        let scene = Scene::new(engine).await.authority(limits);
+        scene.proxy.break_next(2, Kind::NewOrder, Fault::limit("1"));
+        let _node = scene.start(0);
+        scene.goes_live(scene.host()).await;
+        assert_eq!((scene.proxy.count(Kind::NewOrder), scene.proxy.orders()), (3, 1));
+        let registry = scene.registry().await;
+        let name = format!("host pebble {}", scene.host());
+        let period = Duration::from_hours(7 * 24);
+        let budget = Budget { name, capacity: 1, period, reserve: 0, account: None };
+        assert_eq!(registry.budget_left(&budget).await.unwrap().0, 0, "one certificate was issued");
+        registry.close().await;
     }
 
     async fn an_account_that_orders_much_leaves_orders_to_others(engine: Engine) {
@@ -108,6 +123,28 @@ on_both_databases! {
         }
         assert_eq!((scene.proxy.count(Kind::NewOrder), second.replaced().len()), (2, 1));
         assert_eq!(scene.goes_live(scene.host()).await.failures, 0);
+    }
+
+    async fn a_renewal_that_the_authority_exempts_takes_nothing_of_the_budget(engine: Engine) {
+        let scene = Scene::new(engine).await.authority("orders_per_3_hours = 1\nexempts_renewals = true");
+        scene.proxy.suggest(FAR, Some("21600"));
+        let _node = scene.start(0);
+        scene.goes_live(scene.host()).await;
+        for renewals in 1..=2 {
+            let (before, began) = (scene.is_issued_by(scene.host(), "pebble").await, Instant::now());
+            scene.renew_now(scene.host()).await;
+            while scene.is_issued_by(scene.host(), "pebble").await.pair == before.pair {
+                assert!(began.elapsed() < LIMIT, "the budget is used up, and is not asked");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            assert_eq!((scene.proxy.count(Kind::NewOrder), scene.proxy.replaced().len()), (1 + renewals, renewals));
+        }
+        // An order that replaces nothing counts.
+        scene.goes_live(scene.host()).await;
+        scene.proxy.break_next(1, Kind::NewOrder, Fault::refusal(400, "malformed", "no"));
+        scene.renew_now(scene.host()).await;
+        scene.becomes(scene.host(), DomainState::Live, "ca_limited").await;
+        assert_eq!((scene.proxy.count(Kind::NewOrder), scene.proxy.replaced().len()), (4, 3));
     }
 
     async fn a_renewal_that_is_refused_in_any_words_is_ordered_once_without_what_it_replaces(engine: Engine) {

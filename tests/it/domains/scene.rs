@@ -109,6 +109,17 @@ impl Scene {
         self
     }
 
+    /// Gives the tenant's first host a certificate of files, valid from the beginning of a day to that of another, counted from
+    /// today.
+    pub(super) fn with_files_for_days(&mut self, days: std::ops::Range<i32>) {
+        let issued = certificate::issue_for_days(&self.folder.path().join("files"), &[self.host()], days);
+        let (certificate, private_key) = (issued.certificate.display(), issued.private_key.display());
+        let host = self.host();
+        let table =
+            format!("[tenant.tls.\"{host}\"]\ncertificate = \"{certificate}\"\nprivate_key = \"{private_key}\"\n");
+        self.files += &table;
+    }
+
     /// Gives the tenant further hosts.
     pub(super) fn domains(mut self, domains: &[impl std::fmt::Debug]) -> Self {
         self.files += &format!("domains = {domains:?}\n");

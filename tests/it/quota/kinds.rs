@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use toml::{Table, Value};
 
-use crate::support::client::wait_for_count;
+use crate::support::child::until;
+use crate::support::client::{operator_count, operator_get, wait_for_count};
 use crate::support::fixture::{Engine, Site};
 use crate::support::process::Node;
 use crate::support::redis::Redis;
@@ -85,21 +86,87 @@ async fn tls_with_an_authority_of_the_operators_own() {
     assert_shared(&[("redis", url.into())], &[("SSL_CERT_FILE", authority)]).await;
 }
 
-/// The rights that the documentation asks for, and none beside them.
+/// The words of the ACL in a document. Of each line, `mark` is left out.
+fn documented_acl(document: &str, mark: &str) -> Vec<String> {
+    let (_, rest) = document.split_once("ACL SETUSER formgate ").expect("it has the ACL");
+    let lines = rest.lines().map(|line| line.strip_prefix(mark).unwrap_or(line).trim());
+    let lines = lines.enumerate().take_while(|(at, line)| *at == 0 || line.starts_with('+')).map(|(_, line)| line);
+    lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
+}
+
+/// The ACL that the documents have.
+fn acl() -> Vec<String> {
+    let reference = documented_acl(include_str!("../../../deploy/configuration.md"), "");
+    assert_eq!(documented_acl(include_str!("../../../tenants.example.toml"), "#"), reference, "they are one text");
+    reference
+}
+
+/// Creates a user with an ACL. Returns the URL.
+fn user(redis: &Redis, name: &str, acl: &[String]) -> String {
+    let secret = acl.iter().map(|word| if word == ">PASSWORD" { ">secret" } else { word });
+    redis.run::<()>(&["ACL", "SETUSER", name].into_iter().chain(secret).collect::<Vec<_>>());
+    redis.url().replace("redis://", &format!("redis://{name}:secret@"))
+}
+
+/// The rights that the documentation asks for, and none in addition.
 #[tokio::test]
-async fn a_user_with_the_least_rights() {
+async fn a_user_with_the_documented_rights() {
     let redis = Redis::start();
-    redis.run::<()>(
-        &"ACL SETUSER gate on >secret resetkeys ~formgate:* resetchannels &formgate:* -@all \
-          +eval +evalsha +get +set +append +strlen +getrange +pttl +pexpire +incrby +time +hset +hgetall +publish +subscribe +ping +info"
-            .split_whitespace()
-            .collect::<Vec<_>>(),
-    );
-    let url = redis.url().replace("redis://", "redis://gate:secret@");
+    let url = user(&redis, "gate", &acl());
     assert_shared(&[("redis", url.clone().into())], &[]).await;
     assert_long_window(&url).await;
+    let site = Site::new().tenant("acme", Engine::Sqlite).gateway("redis", url).write();
+    let checked = site.run(&["check"], b"");
+    assert!(checked.code == 0 && !checked.stdout.contains("may evict budgets"), "{checked:?}");
+    let mut node = site.start();
+    let client = node.client().to(&site.host("acme")).with(&site.token("acme", "tests"));
+    assert_eq!(client.get("/api/v1/me").send().await.status, 200);
+    until(Duration::from_secs(60), || redis.run::<Vec<String>>(&["KEYS", "formgate:minutes:*"]).len().checked_sub(1))
+        .expect("usage is published");
+    wait_for_count(node.operator_address(), "formgate_redis_refuses", 0).await;
     let refused: Vec<redis::Value> = redis.run(&["ACL", "LOG"]);
     assert!(refused.is_empty(), "{refused:?}");
+}
+
+#[test]
+fn check_tries_each_of_the_documented_rights() {
+    let redis = Redis::start();
+    let mut site = Site::new().tenant("acme", Engine::Sqlite);
+    let commands: Vec<_> = acl().into_iter().filter(|word| word.starts_with('+')).collect();
+    assert!(commands.len() > 10, "{commands:?}");
+    for command in commands {
+        let name = command.trim_start_matches('+');
+        let fewer: Vec<_> = acl().into_iter().filter(|word| *word != command).collect();
+        site = site.gateway("redis", user(&redis, name, &fewer)).write();
+        let checked = site.run(&["check"], b"");
+        let expected = if name == "info" { 0 } else { 1 };
+        assert_eq!(checked.code, expected, "{name}: {checked:?}");
+        assert!(checked.stdout.contains("deploy/configuration.md lists"), "{name}: {checked:?}");
+    }
+}
+
+/// No request notices it, so a log line, a metric and readiness say it.
+#[tokio::test]
+async fn a_call_of_the_background_that_is_refused_is_counted_logged_and_shown() {
+    for (missing, consequence) in [("+hset", "the chart of the last hour"), ("+subscribe", "a revoked token")] {
+        let redis = Redis::start();
+        let fewer: Vec<_> = acl().into_iter().filter(|word| word != missing).collect();
+        let site = Site::new().tenant("acme", Engine::Sqlite).gateway("redis", user(&redis, "gate", &fewer)).write();
+        let mut node = site.start();
+        let client = node.client().to(&site.host("acme")).with(&site.token("acme", "tests"));
+        assert_eq!(client.get("/api/v1/me").send().await.status, 200);
+        let address = node.operator_address();
+        wait_for_count(address, "formgate_redis_refuses", 1).await;
+        let readiness = operator_get(address, "/readyz").await;
+        let state = readiness.json()["parts"]["redis"].as_str().unwrap().to_owned();
+        assert!(readiness.status == 200 && state.contains("refuses calls"), "{missing}: {state}");
+        let metrics = operator_count(address, "formgate_redis_failures_total{reason=\"refused\"}").await;
+        assert!(metrics > 0, "{missing}");
+        node.wait_for_lines(Duration::from_secs(30), consequence, 1);
+        user(&redis, "gate", &acl());
+        wait_for_count(address, "formgate_redis_refuses", 0).await;
+        assert_eq!(operator_get(address, "/readyz").await.json()["parts"]["redis"], "ok");
+    }
 }
 
 /// As after an upgrade to a version whose windows need another one. It is told at the start, and not by the first request.

@@ -1,126 +1,15 @@
 //! The answers of the operator API.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use http::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::timeout;
 
+use super::connections::operator_tcp;
 use super::scene::{Scene, me};
-use crate::support::client::operator_get;
-use crate::support::fixture::{Engine, on_both_databases};
-use crate::support::process::Node;
-
-/// How long everything may take here; a connection may be without a request for longer.
-const SOON: Duration = Duration::from_secs(40);
-
-/// Where a node serves the operator API over TCP.
-fn operator_tcp(node: &mut Node) -> SocketAddr {
-    let address = node.log().lines().find_map(|line| {
-        let (_, rest) = line.split_once("operator API is served\",\"address\":\"127.0.0.1:")?;
-        rest.split_once('"')?.0.parse::<u16>().ok()
-    });
-    SocketAddr::from(([127, 0, 0, 1], address.expect("it is logged")))
-}
-
-/// The status of a request over TCP.
-async fn ask(address: SocketAddr, token: &str, target: &str) -> u16 {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let head =
-        format!("GET {target} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n");
-    stream.write_all(head.as_bytes()).await.unwrap();
-    let mut line = [0; 12];
-    stream.read_exact(&mut line).await.unwrap();
-    std::str::from_utf8(&line[9..]).unwrap().parse().unwrap()
-}
-
-fn operator_token(scene: &Scene, name: &str) -> String {
-    scene.succeed(&["operator-token", "create", "--name", name]).trim_end().to_owned()
-}
-
-#[tokio::test]
-async fn connections_without_a_request_lock_nobody_out() {
-    const HALF: &[u8] = b"GET /v1/nodes HTTP/1.1\r\nhost: x\r\n";
-    let scene = Scene::new(Engine::Sqlite);
-    let mut node = scene.start(0);
-    let (tcp, metrics) = (operator_tcp(&mut node), node.operator_address());
-    let token = operator_token(&scene, "tests");
-    let mut held: (Vec<UnixStream>, Vec<TcpStream>) = Default::default();
-    for _ in 0..100 {
-        let mut stream = UnixStream::connect(scene.socket(0)).await.unwrap();
-        stream.write_all(HALF).await.ok();
-        held.0.push(stream);
-        for address in [tcp, metrics] {
-            let mut stream = TcpStream::connect(address).await.unwrap();
-            stream.write_all(HALF).await.ok();
-            held.1.push(stream);
-        }
-    }
-    let answers = async {
-        assert_eq!(scene.call(0, Method::GET, "/v1/nodes", None).await.status, 200);
-        assert_eq!(ask(tcp, &token, "/v1/nodes").await, 200);
-        assert_eq!(operator_get(metrics, "/metrics").await.status, 200);
-    };
-    timeout(SOON, answers).await.expect("each is answered");
-    drop(held);
-}
-
-#[tokio::test]
-async fn calls_whose_body_does_not_come_lock_nobody_out() {
-    /// Shorter than a body may take.
-    const SOON: Duration = Duration::from_secs(25);
-    let scene = Scene::new(Engine::Sqlite);
-    let mut node = scene.start(0);
-    let tcp = operator_tcp(&mut node);
-    let [half, other] = ["half", "other"].map(|name| operator_token(&scene, name));
-    for body in
-        ["content-length: 100\r\n\r\n", "content-length: 100\r\n\r\n{", "transfer-encoding: chunked\r\n\r\n5\r\n{"]
-    {
-        let head = format!("PUT /v1/tenants/x HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {half}\r\n{body}");
-        let mut held: (Vec<UnixStream>, Vec<TcpStream>) = Default::default();
-        for _ in 0..100 {
-            let mut stream = UnixStream::connect(scene.socket(0)).await.unwrap();
-            stream.write_all(head.as_bytes()).await.ok();
-            held.0.push(stream);
-            let mut stream = TcpStream::connect(tcp).await.unwrap();
-            stream.write_all(head.as_bytes()).await.ok();
-            held.1.push(stream);
-        }
-        let answers = async {
-            assert_eq!(scene.call(0, Method::GET, "/v1/nodes", None).await.status, 200);
-            assert_eq!(ask(tcp, &other, "/v1/nodes").await, 200);
-            let mut line = [0; 12];
-            held.1.last_mut().unwrap().read_exact(&mut line).await.unwrap();
-            assert_eq!(&line, b"HTTP/1.1 408");
-        };
-        timeout(SOON, answers).await.unwrap_or_else(|_| panic!("each is answered: {body:?}"));
-    }
-}
-
-#[tokio::test]
-async fn a_caller_that_waits_for_changes_locks_nobody_out() {
-    let scene = Scene::new(Engine::Sqlite);
-    let mut node = scene.start(0);
-    let tcp = operator_tcp(&mut node);
-    let [waiting, other] = ["waiting", "other"].map(|name| operator_token(&scene, name));
-    let head = scene.call(0, Method::GET, "/v1/changes", None).await.body["meta"]["revision"].clone();
-    let target = format!("/v1/changes?after={head}&wait=60");
-    let asked: FuturesUnordered<_> = (0..64).map(|_| ask(tcp, &waiting, &target)).collect();
-    let answers = async {
-        // All but a share of them are refused, and the others wait.
-        let refused: Vec<u16> = asked.take(48).collect().await;
-        assert_eq!(refused, [429; 48]);
-        assert_eq!(ask(tcp, &other, "/v1/nodes").await, 200);
-        assert_eq!(scene.call(0, Method::GET, "/v1/nodes", None).await.status, 200);
-    };
-    timeout(SOON, answers).await.expect("each is answered");
-}
+use crate::support::fixture::on_both_databases;
 
 on_both_databases! {
     async fn one_call_takes_an_account_from_sign_up_to_served(engine: Engine) {
@@ -209,7 +98,7 @@ on_both_databases! {
             (Method::POST, "/v1/tenants/acme/links", "{\"email\": \"a@b.example\", \"valid_seconds\": -5}".to_owned(), 422, "valid_seconds", "-5"),
             (Method::GET, "/v1/tenants?limit=1001", String::new(), 422, "limit", "`limit` must be from 1 to 1000"),
             (Method::GET, "/v1/nodes?x=1", String::new(), 422, "x", "this call has none"),
-            (Method::GET, "/v1/changes?after=2&wait=0", String::new(), 422, "after", "at revision 1"),
+            (Method::GET, "/v1/changes?after=1.x", String::new(), 422, "after", "`meta.next` of a page"),
             (Method::PUT, "/v1/tenants/globex?token=", scene.tenant("globex").to_string(), 422, "token", "1 to 255 characters"),
         ] {
             let answer = scene.send(0, method.clone(), target, body, &[]).await.unwrap();
@@ -218,6 +107,8 @@ on_both_databases! {
             assert_eq!(errors.keys().collect::<Vec<_>>(), [key], "{method} {target}: {answer:?}");
             assert!(answer.body["message"].as_str().unwrap().contains(words), "{method} {target}: {answer:?}");
         }
+        let ahead = scene.call(0, Method::GET, "/v1/changes?after=2&wait=0", None).await;
+        assert!(ahead.status == 410 && ahead.body["message"].as_str().unwrap().contains("at revision 1"), "{ahead:?}");
         let answer = scene.call(0, Method::PUT, "/v1/tenants/globex", Some(&large)).await;
         assert!(answer.status == 422 && answer.body["message"].as_str().unwrap().contains("may have 1048576"), "{}", answer.status);
         let missing = scene.call(0, Method::GET, "/v1/tenants/globex", None).await;

@@ -47,7 +47,7 @@ on_both_databases! {
         }
         nodes[1].signal("STOP");
         clock.step("+3d");
-        let put = scene.call(0, Method::PUT, "/v1/tenants/d?wait=1", Some(&scene.tenant("d"))).await;
+        let put = scene.call(0, Method::PUT, "/v1/tenants/d?migrate=1&wait=1", Some(&scene.tenant("d"))).await;
         nodes[1].signal("CONT");
         assert_eq!((put.status.as_u16(), put.body["waiting_for"].as_array().map(Vec::len)), (202, Some(1)), "{put:?}");
         let again = scene.call(0, Method::PUT, "/v1/tenants/d?wait=60", Some(&scene.tenant("d"))).await;

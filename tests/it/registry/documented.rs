@@ -25,17 +25,27 @@ fn block(language: &str, text: &str) -> &'static str {
     block
 }
 
+/// The documented rights, for the database at a URL.
+pub(crate) fn documented_grants(url: &str) -> String {
+    let database = url.rsplit('/').next().expect("a name");
+    block("sql", "registry_node").replace("ON DATABASE registry ", &format!("ON DATABASE \"{database}\" "))
+}
+
+/// The rights of every node, those for the operator API, and those for domains.
+pub(crate) fn parts(grants: &str) -> [&str; 3] {
+    let (of_all, rest) = grants.split_once("-- also for nodes with [gateway.operator]:").expect("the operator API");
+    let (of_operator, of_domains) = rest.split_once("-- also for nodes with [gateway.domains]:").expect("domains");
+    [of_all, of_operator, of_domains]
+}
+
 #[tokio::test]
 async fn a_role_with_the_documented_rights_follows_the_registry_and_serves_the_operator_api() {
     let server = Postgres::start();
     let url = server.new_database();
     let scene = Scene::new(Engine::Sqlite).gateway("registry", url.clone());
     scene.succeed(&["operator-token", "create", "--name", "product"]);
-    let database = url.rsplit('/').next().expect("a name");
-    let grants =
-        block("sql", "registry_node").replace("ON DATABASE registry ", &format!("ON DATABASE \"{database}\" "));
-    let (of_all, of_operator) = grants.split_once("-- only for nodes").expect("two parts");
-    let (_, of_operator) = of_operator.split_once('\n').expect("a comment ends");
+    let grants = documented_grants(&url);
+    let [of_all, of_operator, _] = parts(&grants);
     Postgres::execute_in(&url, &format!("CREATE ROLE registry_node LOGIN; {of_all}"));
     let scene = scene.gateway("registry", url.replace("postgres@", "registry_node@"));
     let node = scene.start(0);
@@ -43,7 +53,11 @@ async fn a_role_with_the_documented_rights_follows_the_registry_and_serves_the_o
     assert_eq!((&nodes.body["data"][0]["live"], nodes.status.as_u16()), (&json!(true), 200), "{nodes:?}");
     let put = scene.call(0, Method::PUT, "/v1/tenants/acme", Some(&scene.tenant("acme"))).await;
     assert_eq!(put.status, 503, "{put:?}");
+    assert!(put.body["message"].as_str().unwrap().contains("grant the role of `registry`"), "{put:?}");
+    let checked = scene.run(&["check"]);
+    assert!(checked.code == 1 && checked.stdout.contains("lacks rights: DELETE on registry_claims, "), "{checked:?}");
     Postgres::execute_in(&url, of_operator);
+    assert_eq!(scene.run(&["check"]).code, 0);
     let token = scene.add(0, "acme").await;
     assert_eq!(me(&node, "acme", &token).await, 200);
     let mut changed = scene.tenant("acme");

@@ -105,7 +105,7 @@ on_both_databases! {
         let load = Load::start(2, move || caller.clone());
         for round in 0..20 {
             let slug = format!("t{round}");
-            let put = format!("/v1/tenants/{slug}?wait=60");
+            let put = format!("/v1/tenants/{slug}?migrate=1&wait=60");
             assert_eq!(scene.call(0, Method::PUT, &put, Some(&scene.tenant(&slug))).await.status, 201);
             let remove = format!("/v1/tenants/{slug}?wait=60");
             assert_eq!(scene.call(0, Method::DELETE, &remove, None).await.status, 200);

@@ -89,6 +89,12 @@ impl Drop for Child {
     }
 }
 
+/// Whether a process runs that the test has not waited for.
+pub(crate) fn is_alive(id: u32) -> bool {
+    // `PID (name) state …`; a zombie has ended.
+    fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
 /// Looks until there is something to see, or gives up after `limit`.
 pub(crate) fn until<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let start = Instant::now();

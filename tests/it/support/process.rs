@@ -9,7 +9,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -71,7 +72,7 @@ pub(crate) fn formgate_held_by_permissions<S: AsRef<OsStr>>(arguments: &[S]) -> 
 pub(crate) fn formgate_into<S: AsRef<OsStr>>(arguments: &[S], stdout: Writable, stderr: Writable) -> Output {
     let mut command = command(arguments);
     command.stdin(Stdio::null()).stdout(stdout.open()).stderr(stderr.open());
-    wait(command, b"")
+    wait_with(command, b"", if stderr == Writable::ReadSlowly { read_slowly } else { read_all })
 }
 
 /// Where a command's output goes.
@@ -83,12 +84,29 @@ pub(crate) enum Writable {
     Full,
     /// To a reader that went away.
     Abandoned,
+    /// Into a pipe that is full and that nobody reads.
+    Unread,
+    /// To the test, which reads it slowly.
+    ReadSlowly,
 }
+
+/// How much a slow reader reads at once, and how long it rests before.
+const SLOWLY: (usize, Duration) = (4096, Duration::from_millis(100));
+
+/// How much a pipe takes before its writer waits (pipe(7)).
+const CAPACITY: usize = 65_536;
 
 impl Writable {
     fn open(self) -> Stdio {
         match self {
-            Self::Read => Stdio::piped(),
+            Self::Read | Self::ReadSlowly => Stdio::piped(),
+            Self::Unread => {
+                let (reader, mut writer) = std::io::pipe().expect("a pipe can be made");
+                writer.write_all(&[b'\n'; CAPACITY]).expect("a pipe takes as much as Linux documents");
+                // Open until the test process ends, so that a writer waits.
+                std::mem::forget(reader);
+                writer.into()
+            }
             Self::Full => File::create("/dev/full").expect("Linux has one").into(),
             Self::Abandoned => std::io::pipe().expect("a pipe can be made").1.into(),
         }
@@ -107,6 +125,10 @@ fn run(mut command: Command, input: &[u8]) -> Output {
 }
 
 fn wait(command: Command, input: &[u8]) -> Output {
+    wait_with(command, input, read_all)
+}
+
+fn wait_with(command: Command, input: &[u8], read_stderr: fn(ChildStderr) -> String) -> Output {
     let mut child = Child::spawn(command);
     let pipes = child.pipes();
     let (stdin, stdout, stderr) = (pipes.stdin.take(), pipes.stdout.take(), pipes.stderr.take());
@@ -114,7 +136,7 @@ fn wait(command: Command, input: &[u8]) -> Output {
         // A command that is content with the beginning of its input closes the pipe; that is its business.
         scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input)));
         let stdout = scope.spawn(|| stdout.map(read_all).unwrap_or_default());
-        let stderr = scope.spawn(|| stderr.map(read_all).unwrap_or_default());
+        let stderr = scope.spawn(|| stderr.map(read_stderr).unwrap_or_default());
         let status = child.wait_at_most(COMMAND_LIMIT);
         child.kill(); // else the readers would wait on
         let stdout = stdout.join().expect("reading does not panic");
@@ -168,12 +190,26 @@ fn read_all(mut pipe: impl Read) -> String {
     String::from_utf8(bytes).expect("formgate writes UTF-8")
 }
 
+fn read_slowly(mut pipe: ChildStderr) -> String {
+    let (most, rest) = SLOWLY;
+    let (mut bytes, mut part) = (Vec::new(), vec![0; most]);
+    loop {
+        thread::sleep(rest);
+        match pipe.read(&mut part).expect("a pipe can be read") {
+            0 => return String::from_utf8(bytes).expect("formgate writes UTF-8"),
+            read => bytes.extend_from_slice(&part[..read]),
+        }
+    }
+}
+
 /// A running gateway; killed on drop.
 pub(crate) struct Node {
     /// Where callers connect: the first of the listeners.
     pub(crate) address: SocketAddr,
     child: Child,
     log: Arc<Mutex<String>>,
+    /// Whether the log is not read at the moment.
+    is_unread: Arc<AtomicBool>,
     /// Writes the log until the node closes its standard error, which it does by ending.
     collector: Option<JoinHandle<()>>,
 }
@@ -209,15 +245,6 @@ impl Node {
         Self::start(command)
     }
 
-    /// Starts a node for which a file that may not grow is a file that can't be written, and not the end.
-    pub(crate) fn spawn_with_bounded_files(config: &Path) -> Self {
-        let mut command = child::bound_to_us("env", "KILL", &[]);
-        command.args(["--ignore-signal=XFSZ", env!("CARGO_BIN_EXE_formgate"), "serve", "--config"]).arg(config);
-        command.env_remove("FORMGATE_CONFIG").env_remove("RUST_LOG");
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        Self::start(command)
-    }
-
     /// Starts a node that may open a few files at first, and the usual number when it asks.
     pub(crate) fn spawn_with_few_files(config: &Path, few: u32) -> Self {
         let mut command = child::bound_to_us("prlimit", "KILL", &[]);
@@ -247,15 +274,20 @@ impl Node {
         let stderr = BufReader::new(child.pipes().stderr.take().expect("standard error is piped"));
         let log = Arc::<Mutex<String>>::default();
         let collected = Arc::clone(&log);
+        let is_unread = Arc::<AtomicBool>::default();
+        let waits = Arc::clone(&is_unread);
         let collector = thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
+                while waits.load(Ordering::Acquire) {
+                    thread::sleep(child::GLANCE);
+                }
                 let mut log = collected.lock().unwrap_or_else(PoisonError::into_inner);
                 log.push_str(&line);
                 log.push('\n');
             }
         });
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut node = Self { address: unknown, child, log, collector: Some(collector) };
+        let mut node = Self { address: unknown, child, log, is_unread, collector: Some(collector) };
         node.address = node.wait_for_listener(Listener::Callers);
         node
     }
@@ -270,6 +302,11 @@ impl Node {
     /// Where the operator connects, if the configuration has that.
     pub(crate) fn operator_address(&mut self) -> SocketAddr {
         self.wait_for_listener(Listener::Operator)
+    }
+
+    /// Leaves the log unread, as a supervisor that hangs does, or reads it again.
+    pub(crate) fn leave_log_unread(&self, is_unread: bool) {
+        self.is_unread.store(is_unread, Ordering::Release);
     }
 
     /// The process id.
@@ -364,6 +401,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        self.leave_log_unread(false);
         if thread::panicking() {
             let log = self.log();
             eprintln!("--- the log of the node at {}\n{log}---", self.address);

@@ -70,12 +70,15 @@ impl<'d> Rewind<'d> {
 }
 
 /// Begins a transaction while nobody settles, and whose rows of the log are no dump's. What writers without foreign keys
-/// left goes back too.
+/// or without triggers left goes back too.
 fn begin(database: &Database) -> String {
     match database {
-        Database::Postgres(_) => "BEGIN; SET LOCAL formgate.numbers = 'on'; SELECT pg_advisory_xact_lock(\
+        Database::Postgres(_) => {
+            "BEGIN; SET LOCAL formgate.numbers = 'on'; SET LOCAL session_replication_role = replica; \
+            SELECT pg_advisory_xact_lock(\
             hashtextextended(coalesce(current_schema(), ''), 7310577365311121507)); "
-            .to_owned(),
+                .to_owned()
+        }
         Database::Sqlite(_) => "PRAGMA busy_timeout = 20000; PRAGMA foreign_keys = OFF; BEGIN IMMEDIATE; ".to_owned(),
     }
 }

@@ -1,10 +1,11 @@
 //! Receivers that misbehave, and targets that must not be reached.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use super::scene::{LIMIT, Scene, envelope, received};
+use crate::support::child::free_port;
 use crate::support::dns::Lookup;
 use crate::support::fixture::{Engine, Site, on_both_databases};
 use crate::support::receiver::{Act, HOST, Receiver};
@@ -88,6 +89,10 @@ on_both_databases! {
 
 /// Subscribes a URL until that is refused: addresses are looked up right after the start.
 async fn is_refused(scene: &Scene, port: u16) {
+    is_refused_within(LIMIT, scene, port).await;
+}
+
+async fn is_refused_within(limit: Duration, scene: &Scene, port: u16) {
     let began = Instant::now();
     let body = json!({ "target_url": format!("https://127.0.0.1:{port}/"), "event": "submission.created" });
     loop {
@@ -96,8 +101,8 @@ async fn is_refused(scene: &Scene, port: u16) {
             assert!(answer.json()["errors"].get("target_url").is_some(), "{answer:?}");
             return;
         }
-        assert!(began.elapsed() < LIMIT, "{port}: {answer:?}");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        assert!(began.elapsed() < limit, "{port}: {answer:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
@@ -119,6 +124,35 @@ async fn the_operator_api_and_the_registry_are_own_services() {
     }
     let other = Receiver::always(Act::status(200)).await;
     scene.subscribe(&other, "submission.created", None).await;
+}
+
+#[tokio::test]
+async fn the_database_of_a_new_tenant_is_an_own_service_at_once() {
+    /// Shorter than the time between two look-ups of everything.
+    const AT_ONCE: Duration = Duration::from_secs(30);
+    let build = |site: Site| {
+        let registry = format!("sqlite:{}", site.folder().join("registry.db").display());
+        site.gateway("registry", registry)
+    };
+    let mut scene = Scene::built(Engine::Sqlite, build, |_| ()).await;
+    let operator = scene.nodes[0].operator_address().port();
+    is_refused(&scene, operator).await;
+    let [registered, changed, filed] = [(); 3].map(|()| free_port());
+    let url = |port| format!("postgres://formgate@127.0.0.1:{port}/globex");
+    for port in [registered, changed] {
+        let (host, url) = (scene.site.host("globex"), url(port));
+        let added = scene.site.run(&["tenant", "add", "globex", "--address", &host, "--database", &url], b"");
+        assert_eq!(added.code, 0, "{}", added.stderr);
+        is_refused_within(AT_ONCE, &scene, port).await;
+    }
+    let (config, draft) = (&scene.site.config_path, scene.site.folder().join("draft"));
+    let tenant = format!(
+        "slug = \"initech\"\nname = \"I\"\naddress = \"initech.example.test\"\ndatabase = \"{}\"\n",
+        url(filed)
+    );
+    let text = std::fs::read_to_string(config).expect("it was written") + "\n[[tenant]]\n" + &tenant;
+    std::fs::write(&draft, text).and_then(|()| std::fs::rename(&draft, config)).expect("the folder can be written");
+    is_refused_within(AT_ONCE, &scene, filed).await;
 }
 
 #[tokio::test]

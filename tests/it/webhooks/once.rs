@@ -76,4 +76,52 @@ on_both_databases! {
         commit_late(&scene, "c").await;
         assert_eq!(numbers().await, [2, 3], "which was released then");
     }
+
+    async fn what_goes_and_comes_back_before_anybody_is_told_is_an_update(engine: Engine) {
+        let scene = Scene::with(engine, without_delivery).await;
+        let receiver = Receiver::always(Act::status(204)).await;
+        scene.subscribe(&receiver, "submission.created", None).await;
+        let numbers = async |released: i64| {
+            let answer = scene.client.post("/api/v1/submission").json(&json!({})).send().await;
+            assert_eq!(answer.status, 200, "{answer:?}");
+            scene.execute(&format!("UPDATE change_state SET released_seq = {released}")).await;
+            let query = "SELECT coalesce(created_event, -1), coalesce(updated_event, -1), coalesce(deleted_event, -1) FROM submission_changes";
+            scene.database.integers::<3>(query).await
+        };
+        let at = scene.at(1);
+        let insert = format!("INSERT INTO submissions (id, form_id, status, created_at, updated_at) VALUES (1, 1, 'pending', {at}, {at})");
+        scene.execute(&insert).await;
+        assert_eq!(numbers(1).await, [1, -1, -1], "it is sent");
+        scene.execute("DELETE FROM submissions").await;
+        assert_eq!(numbers(1).await, [0, -1, 2], "the deletion is not");
+        scene.execute(&insert).await;
+        assert_eq!(numbers(1).await, [-1, 3, -1], "receivers know it");
+        scene.execute("DELETE FROM submissions").await;
+        assert_eq!(numbers(4).await, [0, -1, 4], "now the deletion is sent");
+        scene.execute(&insert).await;
+        assert_eq!(numbers(4).await, [5, -1, -1]);
+        // Nobody knows it yet.
+        scene.execute("DELETE FROM submissions").await;
+        assert_eq!(numbers(4).await, [-1, -1, 6]);
+        scene.execute(&insert).await;
+        assert_eq!(numbers(4).await, [7, -1, -1]);
+    }
+
+    async fn the_subscriber_of_a_form_is_told_of_deletions_below_it_also_if_the_form_goes_with_them(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        let receiver = Receiver::always(Act::status(204)).await;
+        scene.subscribe(&receiver, "submission.deleted", Some("for_1")).await;
+        for (id, form) in [(1, 2), (2, 2), (3, 1)] {
+            scene.insert(id, form, "some").await;
+        }
+        scene.wait_for("SELECT count(*) FROM submission_changes, form_placements p WHERE p.form_id = 2", 3).await;
+        scene.execute("BEGIN; DELETE FROM submissions WHERE id = 1; UPDATE forms SET parent_id = NULL WHERE id = 2; COMMIT").await;
+        assert_eq!(events(&received(&receiver, 1).await), [event("deleted", "sub_1")]);
+        scene.execute("UPDATE forms SET parent_id = 1 WHERE id = 2").await;
+        scene.wait_for("SELECT count(*) FROM form_notes", 0).await;
+        scene.execute("BEGIN; DELETE FROM submissions WHERE id = 2; DELETE FROM forms WHERE id = 2; COMMIT").await;
+        assert_eq!(events(&received(&receiver, 2).await)[1..], [event("deleted", "sub_2")]);
+        scene.execute("DELETE FROM submissions WHERE id = 3").await;
+        assert_eq!(events(&received(&receiver, 3).await)[2..], [event("deleted", "sub_3")]);
+    }
 }

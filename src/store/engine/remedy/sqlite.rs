@@ -5,23 +5,29 @@
 //! file". Checks access rights and opens no file: closing one would release the locks that SQLite holds on it in this
 //! process (fcntl(2)).
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
 use rustix::fs::Access;
 
+use crate::regular_file;
 use crate::rights::{self, denied};
 use crate::store::engine::database_file::{LOG, SHARED_MEMORY, next_to};
 
 /// What is wrong with the file at a path, its folder or the log next to it, with the remedy.
 pub(super) fn of_path(file: &Path, slug: &str) -> Option<String> {
-    match fs::metadata(file) {
+    match regular_file::metadata(file) {
         Ok(data) if data.is_dir() => {
             return Some(format!("`{}` is a folder: name a file in `database` of `{slug}`", file.display()));
         }
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => return Some(missing(file, slug)),
+        Err(error) if error.kind() == ErrorKind::TimedOut => {
+            return Some(format!(
+                "the file system of `{}` does not answer: look into the system's log",
+                file.display()
+            ));
+        }
         Err(_) => return rights::unreachable(file),
     }
     let all = ["", LOG, SHARED_MEMORY].map(|end| next_to(file, end));
@@ -65,7 +71,9 @@ pub(super) fn of_error(error: &sqlx::Error, file: &Path, slug: &str) -> Option<S
             // READONLY
             None if other == 8 => format!("`{path}` can't be written: check the rights to it, its folder and its disk"),
             // IOERR
-            None if other == 10 => format!("the disk of `{path}` fails: look into the system's log"),
+            None if other == 10 => format!(
+                "the disk of `{path}` fails, or the system limits the size of files (`ulimit -f`, `LimitFSIZE=`): look into its log"
+            ),
             None => return None,
         },
     })

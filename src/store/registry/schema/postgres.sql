@@ -14,6 +14,28 @@ CREATE TABLE registry_head (
 );
 INSERT INTO registry_head VALUES (1, gen_random_uuid()::text, 0);
 
+-- The history of the revisions: a random stamp for each value that the head has had. A registry that was restored gives the
+-- same revisions again, with other stamps, and a restored copy is byte for byte the old one. So whoever keeps a revision keeps
+-- its stamp too: another one, or none, is another history. Kept for 30 days.
+CREATE TABLE registry_stamps (
+  revision bigint PRIMARY KEY,
+  stamp bigint NOT NULL,
+  at timestamptz NOT NULL
+);
+CREATE INDEX registry_stamps_at ON registry_stamps (at);
+
+-- In the statement that takes a revision, whoever writes it. As the owner, so that a role that takes revisions needs no more.
+CREATE FUNCTION registry_stamp() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  EXECUTE format('INSERT INTO %I.registry_stamps VALUES ($1, $2, clock_timestamp()) '
+    'ON CONFLICT (revision) DO UPDATE SET stamp = excluded.stamp, at = excluded.at', TG_TABLE_SCHEMA)
+    USING NEW.revision, ('x' || right(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;
+  RETURN NULL;
+END
+$$;
+CREATE TRIGGER registry_head_moved AFTER UPDATE OF revision ON registry_head
+  FOR EACH ROW WHEN (NEW.revision <> OLD.revision) EXECUTE FUNCTION registry_stamp();
+
 -- A row is one [[tenant]] table. That of a removed tenant remains, with what it has again if it comes back.
 CREATE TABLE registry_tenants (
   slug text PRIMARY KEY,
@@ -45,11 +67,25 @@ CREATE TABLE registry_nodes (
   name text NOT NULL,
   version text NOT NULL,
   revision bigint NOT NULL,
-  refused text NOT NULL, -- a JSON array of the tenants that it can't read
+  stamp bigint NOT NULL, -- of the revision: without it in registry_stamps, the node follows another history
+  refused text NOT NULL, -- a JSON array of the first tenants that it can't read, in alphabetical order
+  refused_count bigint NOT NULL, -- how many tenants it can't read
   seal_keys text, -- a JSON array of the ids of its keys, first the one that seals
   beat text NOT NULL, -- what the node wrote last; another value shows that the registry was restored
   started_at timestamptz NOT NULL,
-  seen_at timestamptz NOT NULL
+  seen_at timestamptz NOT NULL,
+  unable text, -- a JSON array of the tenants that it can't look after; NULL: it looks after none
+  unable_mark text -- another one whenever that changes
+);
+
+-- Which tenants have subscriptions, for nodes that start: without it they would have to open every database. Each row is as
+-- it was when its number was taken; one that is TRUE without a subscription costs little, so it is set first and cleared late.
+CREATE TABLE registry_subscribed (
+  slug text PRIMARY KEY,
+  place text NOT NULL, -- a hash of where the database is: with another one, nothing is known
+  is_subscribed boolean NOT NULL,
+  number bigint NOT NULL UNIQUE, -- in the order of the commits
+  changed_at timestamptz NOT NULL
 );
 
 -- Tokens of the operator API. A token is stored nowhere: digest is its SHA-256, and prefix is its beginning, to recognize it
@@ -100,18 +136,22 @@ CREATE TABLE registry_domains (
 CREATE INDEX registry_domains_due ON registry_domains (next_at);
 CREATE INDEX registry_domains_asked ON registry_domains (asked_at) WHERE asked > fence;
 CREATE INDEX registry_domains_slug ON registry_domains (slug, host);
+CREATE INDEX registry_domains_state ON registry_domains (state, host, slug) WHERE state <> 'live';
+CREATE INDEX registry_domains_late ON registry_domains (host) WHERE is_late;
 
 -- Certificates, which every node takes over like tenants. The row of a deleted one remains, without a chain.
 CREATE TABLE registry_certificates (
   host text PRIMARY KEY,
   slug text NOT NULL, -- served for this tenant only
-  revision bigint NOT NULL UNIQUE,
+  revision bigint NOT NULL, -- not unique in the snapshot of a node, which may have some of before a restore
   chain text, -- PEM, leaf first
   key text, -- PEM, sealed
   authority text NOT NULL,
   not_before timestamptz NOT NULL,
   not_after timestamptz NOT NULL
 );
+CREATE INDEX registry_certificates_revision ON registry_certificates (revision);
+CREATE INDEX registry_certificates_ending ON registry_certificates (not_after) WHERE chain IS NOT NULL;
 
 -- Changes without a call of the operator API, for its change feed.
 CREATE TABLE registry_events (
@@ -122,6 +162,7 @@ CREATE TABLE registry_events (
   detail text NOT NULL, -- a JSON object
   at timestamptz NOT NULL
 );
+CREATE INDEX registry_events_at ON registry_events (at);
 
 -- What all nodes together may order from each CA: token buckets, by the instant at which each is full again.
 CREATE TABLE registry_budgets (
@@ -134,3 +175,13 @@ CREATE TABLE registry_acme_account (
   id integer PRIMARY KEY CHECK (id = 1),
   key text NOT NULL
 );
+
+-- What one node has counted for all of them, since it costs more with each domain. In the snapshot of a node: up to where it
+-- has all certificates.
+CREATE TABLE registry_counts (
+  id integer PRIMARY KEY CHECK (id = 1),
+  counts text NOT NULL, -- a JSON object
+  next_at timestamptz NOT NULL, -- when they are counted again
+  leased_until timestamptz -- a node counts
+);
+INSERT INTO registry_counts VALUES (1, '{}', now(), NULL);

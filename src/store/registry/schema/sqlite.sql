@@ -14,6 +14,23 @@ CREATE TABLE registry_head (
 ) STRICT;
 INSERT INTO registry_head VALUES (1, lower(hex(randomblob(16))), 0);
 
+-- The history of the revisions: a random stamp for each value that the head has had. A registry that was restored gives the
+-- same revisions again, with other stamps, and a restored copy is byte for byte the old one. So whoever keeps a revision keeps
+-- its stamp too: another one, or none, is another history. Kept for 30 days.
+CREATE TABLE registry_stamps (
+  revision INTEGER PRIMARY KEY,
+  stamp INTEGER NOT NULL,
+  at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX registry_stamps_at ON registry_stamps (at);
+
+-- In the statement that takes a revision, whoever writes it.
+CREATE TRIGGER registry_head_moved AFTER UPDATE OF revision ON registry_head WHEN NEW.revision <> OLD.revision BEGIN
+  INSERT INTO registry_stamps
+    VALUES (NEW.revision, random(), CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+    ON CONFLICT (revision) DO UPDATE SET stamp = excluded.stamp, at = excluded.at;
+END;
+
 -- A row is one [[tenant]] table. That of a removed tenant remains, with what it has again if it comes back.
 CREATE TABLE registry_tenants (
   slug TEXT PRIMARY KEY,
@@ -45,11 +62,25 @@ CREATE TABLE registry_nodes (
   name TEXT NOT NULL,
   version TEXT NOT NULL,
   revision INTEGER NOT NULL,
-  refused TEXT NOT NULL, -- a JSON array of the tenants that it can't read
+  stamp INTEGER NOT NULL, -- of the revision: without it in registry_stamps, the node follows another history
+  refused TEXT NOT NULL, -- a JSON array of the first tenants that it can't read, in alphabetical order
+  refused_count INTEGER NOT NULL, -- how many tenants it can't read
   seal_keys TEXT, -- a JSON array of the ids of its keys, first the one that seals
   beat TEXT NOT NULL, -- what the node wrote last; another value shows that the registry was restored
   started_at INTEGER NOT NULL,
-  seen_at INTEGER NOT NULL
+  seen_at INTEGER NOT NULL,
+  unable TEXT, -- a JSON array of the tenants that it can't look after; NULL: it looks after none
+  unable_mark TEXT -- another one whenever that changes
+) STRICT;
+
+-- Which tenants have subscriptions, for nodes that start: without it they would have to open every database. Each row is as
+-- it was when its number was taken; one that is TRUE without a subscription costs little, so it is set first and cleared late.
+CREATE TABLE registry_subscribed (
+  slug TEXT PRIMARY KEY,
+  place TEXT NOT NULL, -- a hash of where the database is: with another one, nothing is known
+  is_subscribed INTEGER NOT NULL,
+  number INTEGER NOT NULL UNIQUE, -- in the order of the commits
+  changed_at INTEGER NOT NULL
 ) STRICT;
 
 -- Tokens of the operator API. A token is stored nowhere: digest is its SHA-256, and prefix is its beginning, to recognize it
@@ -100,18 +131,22 @@ CREATE TABLE registry_domains (
 CREATE INDEX registry_domains_due ON registry_domains (next_at);
 CREATE INDEX registry_domains_asked ON registry_domains (asked_at) WHERE asked > fence;
 CREATE INDEX registry_domains_slug ON registry_domains (slug, host);
+CREATE INDEX registry_domains_state ON registry_domains (state, host, slug) WHERE state <> 'live';
+CREATE INDEX registry_domains_late ON registry_domains (host) WHERE is_late;
 
 -- Certificates, which every node takes over like tenants. The row of a deleted one remains, without a chain.
 CREATE TABLE registry_certificates (
   host TEXT PRIMARY KEY,
   slug TEXT NOT NULL, -- served for this tenant only
-  revision INTEGER NOT NULL UNIQUE,
+  revision INTEGER NOT NULL, -- not unique in the snapshot of a node, which may have some of before a restore
   chain TEXT, -- PEM, leaf first
   key TEXT, -- PEM, sealed
   authority TEXT NOT NULL,
   not_before INTEGER NOT NULL,
   not_after INTEGER NOT NULL
 ) STRICT;
+CREATE INDEX registry_certificates_revision ON registry_certificates (revision);
+CREATE INDEX registry_certificates_ending ON registry_certificates (not_after) WHERE chain IS NOT NULL;
 
 -- Changes without a call of the operator API, for its change feed.
 CREATE TABLE registry_events (
@@ -122,6 +157,7 @@ CREATE TABLE registry_events (
   detail TEXT NOT NULL, -- a JSON object
   at INTEGER NOT NULL
 ) STRICT;
+CREATE INDEX registry_events_at ON registry_events (at);
 
 -- What all nodes together may order from each CA: token buckets, by the instant at which each is full again.
 CREATE TABLE registry_budgets (
@@ -134,3 +170,13 @@ CREATE TABLE registry_acme_account (
   id INTEGER PRIMARY KEY CHECK (id = 1),
   key TEXT NOT NULL
 ) STRICT;
+
+-- What one node has counted for all of them, since it costs more with each domain. In the snapshot of a node: up to where it
+-- has all certificates.
+CREATE TABLE registry_counts (
+  id INTEGER PRIMARY KEY CHECK (id = 1),
+  counts TEXT NOT NULL, -- a JSON object
+  next_at INTEGER NOT NULL, -- when they are counted again
+  leased_until INTEGER -- a node counts
+) STRICT;
+INSERT INTO registry_counts VALUES (1, '{}', 0, NULL);

@@ -164,7 +164,7 @@ async fn a_file_that_another_process_has_locked() {
 async fn a_disk_that_is_full_keeps_writes_out_and_not_reads() {
     let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite);
     let site = site.requests_per_minute(100_000).write();
-    let node = crate::support::process::Node::spawn_with_bounded_files(&site.config_path);
+    let node = crate::support::process::Node::spawn(&site.config_path);
     let scene = Scene::of(site, node);
     assert_eq!(scene.write().await, 201);
     // The limit is the process's: whatever is to be opened is open before.
@@ -191,7 +191,7 @@ async fn a_disk_that_is_full_when_a_file_is_opened_keeps_writes_out_and_not_read
     let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite);
     let site = site.requests_per_minute(100_000).write();
     let tokens = ["acme", "globex"].map(|slug| site.token(slug, "before"));
-    let mut node = crate::support::process::Node::spawn_with_bounded_files(&site.config_path);
+    let mut node = crate::support::process::Node::spawn(&site.config_path);
     let limit_files = |bytes: &str| {
         let done =
             Command::new("prlimit").args(["--pid", &node.id().to_string(), &format!("--fsize={bytes}")]).status();

@@ -1,0 +1,80 @@
+//! Which nodes look after tenants: the part of their rows that says so, next to the beat that shows that they live.
+//!
+//! A node writes what it can't look after when that changes, and reads the lists of the others when their marks do.
+
+use std::time::Duration;
+
+use super::Registry;
+use crate::store::StoreError;
+
+/// How old the last beat of a node may be that counts as living before it was seen to write. It is more than twice as long as
+/// the time between two beats.
+///
+/// Larger: for a moment, a node that starts leaves tenants to one that died. Smaller: to nobody but itself.
+const RECENT: Duration = Duration::from_secs(5);
+
+/// A node that looks after tenants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeepingNode {
+    /// The node.
+    pub id: String,
+    /// What it wrote last.
+    pub beat: String,
+    /// Another one whenever the list of tenants changes that it can't look after.
+    pub mark: String,
+    /// Whether it wrote a moment ago, by the clock of the registry.
+    pub is_recent: bool,
+}
+
+impl Registry {
+    /// The nodes that look after tenants, and the highest number of [`Self::subscribed_after`].
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn keeping_nodes(&self) -> Result<(Vec<KeepingNode>, i64), StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT coalesce(s.number, 0), id, beat, unable_mark, seen_at BETWEEN ").push_now_minus(RECENT);
+        sql.push(" AND ")
+            .push_now_plus(RECENT)
+            .push(" FROM (SELECT max(number) AS number FROM registry_subscribed) s ");
+        // One row also without any node.
+        sql.push("LEFT JOIN registry_nodes ON unable_mark IS NOT NULL");
+        let rows = reader.fetch_all(sql).await?;
+        let number = rows.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
+        let mut nodes = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let Some(id) = row.get(1)? else { continue };
+            nodes.push(KeepingNode { id, beat: row.get(2)?, mark: row.get(3)?, is_recent: row.get(4)? });
+        }
+        Ok((nodes, number))
+    }
+
+    /// The tenants that a node can't look after, with the mark of that list. None if it looks after none.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn unable_of(&self, node: &str) -> Result<Option<(String, Vec<String>)>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT unable_mark, unable FROM registry_nodes WHERE unable_mark IS NOT NULL AND id = ").bind(node);
+        let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
+        let list: Option<String> = row.get(1)?;
+        Ok(Some((row.get(0)?, serde_json::from_str(&list.unwrap_or_default()).unwrap_or_default())))
+    }
+
+    /// Writes what a node can't look after: none of the tenants, or none of a list. Its row is there once it has written a
+    /// beat.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn write_unable(&self, node: &str, unable: Option<(&str, &[String])>) -> Result<(), StoreError> {
+        let (mark, list) = unable.unzip();
+        let list = list.map(|list| serde_json::to_string(list).expect("texts are always JSON"));
+        let mut sql = self.database.sql();
+        sql.push("UPDATE registry_nodes SET unable_mark = ").bind(mark.map(str::to_owned)).push(", unable = ");
+        sql.bind(list).push(" WHERE id = ").bind(node);
+        self.database.execute(sql).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! Which tenants have subscriptions of webhooks, as nodes have seen it.
+//!
+//! A node writes that a tenant has one before it creates it, so a subscription whose node dies is known to the others. That
+//! a tenant has none is only written a while after the last time that one was about to be created.
+
+use std::time::Duration;
+
+use super::Registry;
+use crate::store::StoreError;
+use crate::store::engine::{Retry, Transaction};
+use crate::store::statement::{Dialect, Row};
+
+/// For how long after a subscription was about to be created nobody writes that there is none: no request takes as long.
+///
+/// Larger: a tenant that unsubscribed is watched for longer. Smaller: a subscription that takes long to be created is
+/// forgotten.
+const CREATING: Duration = Duration::from_secs(60);
+
+/// One writer at a time, so that numbers are in the order of the commits. The number is arbitrary. SQLite has one writer anyway.
+const LOCK: &str =
+    "SELECT pg_advisory_xact_lock(hashtextextended(coalesce(current_schema(), ''), 5120448092217339716))";
+
+/// Whether a tenant has subscriptions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscribedTenant {
+    /// The tenant.
+    pub slug: String,
+    /// A hash of where its database is.
+    pub place: String,
+    /// Whether it has any, of whatever state.
+    pub is_subscribed: bool,
+}
+
+impl Registry {
+    /// What changed after a number, and the number of each change, in their order.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn subscribed_after(&self, number: i64, limit: u32) -> Result<Vec<(i64, SubscribedTenant)>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT number, slug, place, is_subscribed FROM registry_subscribed WHERE number > ").bind(number);
+        sql.push(" ORDER BY number LIMIT ").bind(i64::from(limit));
+        let read = |row: &Row| {
+            let tenant = SubscribedTenant { slug: row.get(1)?, place: row.get(2)?, is_subscribed: row.get(3)? };
+            Ok((row.get(0)?, tenant))
+        };
+        Ok(reader.fetch_all(sql).await?.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+    }
+
+    /// Writes which tenants have subscriptions, and which have none. The latter is left out where one is perhaps being
+    /// created.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn write_subscribed(&self, tenants: &[SubscribedTenant]) -> Result<(), StoreError> {
+        let mut retry = Retry::default();
+        loop {
+            match self.try_to_write_subscribed(tenants).await {
+                Err(error) if retry.wait_if_retryable(&error).await => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_to_write_subscribed(&self, tenants: &[SubscribedTenant]) -> Result<(), StoreError> {
+        let mut transaction = self.database.begin().await?;
+        if transaction.dialect() == Dialect::Postgres {
+            transaction.command(LOCK).await?;
+        }
+        let mut sql = transaction.sql();
+        sql.push("SELECT coalesce(max(number), 0) FROM registry_subscribed");
+        let newest = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
+        let mut number: i64 = newest.get(0)?;
+        for tenant in tenants {
+            number += 1;
+            write(&mut transaction, tenant, number).await?;
+        }
+        Ok(transaction.commit().await?)
+    }
+}
+
+async fn write(transaction: &mut Transaction, tenant: &SubscribedTenant, number: i64) -> Result<(), sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("INSERT INTO registry_subscribed AS known (slug, place, is_subscribed, number, changed_at) VALUES (");
+    sql.bind(tenant.slug.as_str()).push(", ").bind(tenant.place.as_str()).push(", ").bind(tenant.is_subscribed);
+    sql.push(", ").bind(number).push(", ").push_now_plus(Duration::ZERO).push(") ON CONFLICT (slug) DO UPDATE SET ");
+    sql.push("place = excluded.place, is_subscribed = excluded.is_subscribed, number = excluded.number, ");
+    sql.push("changed_at = excluded.changed_at");
+    if !tenant.is_subscribed {
+        // An instant that is still ahead is from before the clock was set back.
+        sql.push(" WHERE NOT known.is_subscribed OR known.place <> excluded.place OR known.changed_at NOT BETWEEN ");
+        sql.push_now_minus(CREATING).push(" AND ").push_now_plus(CREATING);
+    }
+    transaction.execute(sql).await?;
+    Ok(())
+}
