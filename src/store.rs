@@ -27,7 +27,7 @@
 //!   `identity.rs`, `concerns.rs` and `registry/rights.rs`.
 //! - Locks of rows: `subscriptions.rs`, `subscriptions/due.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`,
 //!   `subscriptions/progress.rs`, `subscriptions/replay.rs`, `registry/counts.rs`, `registry/turns.rs`,
-//!   `registry/resealing.rs`, `tokens/rotating.rs`, `tokens/last_used.rs`, `tokens/hours.rs` and `audit.rs`.
+//!   `registry/resealing.rs`, `registry/subscribed.rs`, `tokens/rotating.rs`, `tokens/last_used.rs`, `tokens/hours.rs` and `audit.rs`.
 
 mod admin_links;
 mod admin_overview;
