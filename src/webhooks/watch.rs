@@ -411,7 +411,7 @@ impl Look {
         self.again_in = Some(hub.config.sweep.min(HOT));
         match try_to_look(&hub, &tenant, is_kept || is_announced).await {
             Ok(ahead) if !hub.is_watched(&slug, is_kept && ahead.is_subscribed) => {
-                hub.watched.forget_unsubscribed(&slug)
+                hub.watched.forget_unsubscribed(&slug);
             }
             Ok(ahead) => {
                 if ahead.is_subscribed && is_kept {

@@ -24,7 +24,7 @@ async fn an_unwritable_result_is_a_failure_and_reports_that_the_work_is_done() {
         (&["token", "list", "--tenant", "acme"], ""),
         (&["migrate"], "the tenants are migrated: "),
         (&["import", "--tenant", "acme", &file], &format!("{file}: loaded: ")),
-        (&["reindex", "--tenant", "acme"], "the rows are made anew: "),
+        (&["reindex", "--tenant", "acme"], "the search tables are rebuilt: "),
     ] {
         let output = site.run_into(command, Full, Read);
         let said = format!("error: {done}standard output can't be written: No space left on device (os error 28)\n");

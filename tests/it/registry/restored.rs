@@ -79,7 +79,7 @@ on_both_databases! {
             let since = read(&before).await;
             assert_eq!(since.status, 200, "what was read before the backup is still so: {since:?}");
             for slug in ["x", "y"] {
-                let put = scene.call(0, Method::PUT, &format!("/v1/tenants/{slug}?wait=60"), Some(&scene.tenant(slug))).await;
+                let put = scene.call(0, Method::PUT, &format!("/v1/tenants/{slug}?migrate=1&wait=60"), Some(&scene.tenant(slug))).await;
                 assert!(put.status == 201 || put.status == 200, "{put:?}");
             }
         }

@@ -215,7 +215,10 @@ on_both_databases! {
         let found = account.search("", &json!({})).await;
         assert_eq!(found["meta"]["total"], instants.len());
         assert_eq!(found["data"].as_array().map(Vec::len), Some(instants.len()));
-        assert_eq!(account.reindex(), NOTHING_WRONG);
+        // The constraint can't be restored with such rows.
+        let done = account.run(&["reindex", "--tenant", "acme"]);
+        let is_restored = engine == Engine::Sqlite;
+        assert_eq!((done.code, &*done.stdout), (i32::from(!is_restored), NOTHING_WRONG), "{done:?}");
     }
 
     async fn emptied_tables_leave_nothing_behind(engine: Engine) {

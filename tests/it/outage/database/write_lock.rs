@@ -123,7 +123,7 @@ async fn a_command_names_the_process_that_locks_the_file() {
     for (command, input) in [
         (["token", "create", "--tenant", "acme", "--name", "another"].as_slice(), b"".as_slice()),
         (&["import", "--tenant", "acme", "-"], form),
-        (&["migrate", "--tenant", "acme"], b""),
+        (&["reindex", "--tenant", "acme"], b""),
     ] {
         let done = scene.site.run(command, input);
         assert_eq!(done.code, 1, "{done:?}");
