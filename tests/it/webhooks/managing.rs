@@ -66,7 +66,7 @@ on_both_databases! {
         for (submission, past) in (1..).zip(&past) {
             scene.execute(&format!("UPDATE submission_changes SET changed_at = {past} WHERE submission_id = {submission}")).await;
         }
-        assert_eq!(scene.site.run(&["migrate"], b"").code, 0);
+        assert_eq!(scene.site.run(&["reindex", "--tenant", "acme"], b"").code, 0);
         let mut shown = Vec::new();
         for id in &ids {
             let subscription = scene.subscription(id).await;
