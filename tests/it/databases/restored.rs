@@ -35,6 +35,12 @@ async fn the_data_of_another_database_is_found_in_one_that_was_migrated() {
         &from,
         "INSERT INTO forms (id, name) VALUES (990001, 'Parent'), (990002, 'Child'); UPDATE forms SET parent_id = 990001 WHERE id = 990002; UPDATE forms SET name = 'Moved behind its child' WHERE id = 990001",
     );
+    // Where forms were in the tree has numbers of the old log, which the new one does not have.
+    for parent in ["NULL", "990001"] {
+        assert_eq!(original.run(&["reindex", "--tenant", "acme"], b"").code, 0);
+        Postgres::execute_in(&from, &format!("UPDATE forms SET parent_id = {parent} WHERE id = 990002"));
+    }
+    assert_eq!(original.run(&["reindex", "--tenant", "acme"], b"").code, 0);
     let dump = folder::of_this_run().join("data-only.dump");
     let dump = dump.to_str().expect("the temporary folder has a UTF-8 name");
     let left_out = ["_sqlx_migrations", "database_identity", "change_state", "change_stamps", "form_placements"]
@@ -72,6 +78,17 @@ async fn the_data_of_another_database_is_found_in_one_that_was_migrated() {
     assert_eq!(feed.status, 200, "{feed:?}");
     let last = feed.json()["data"].as_array().and_then(|data| data.last().cloned()).expect("there are changes");
     assert_eq!((&last["id"], &last["submission"]["status"]), (&json!("sub_990001"), &json!("denied")));
+
+    // Moves of forms are noticed.
+    let read = async |from: &str| {
+        let target = format!("/api/v1/submission/changes?forms=990001&limit=500{from}");
+        clients[1].get(&target).send().await
+    };
+    let loaded = read("").await;
+    let from = format!("&cursor={}", loaded.json()["meta"]["cursor"].as_str().expect("a cursor"));
+    assert_eq!(read(&from).await.status, 200);
+    Postgres::execute_in(&to, "UPDATE forms SET parent_id = NULL WHERE id = 990002");
+    assert_eq!(read(&from).await.status, 410);
 }
 
 /// Asserts that two accounts find and count the same.
