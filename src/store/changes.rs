@@ -87,7 +87,7 @@ pub struct ChangeCursor {
 }
 
 impl ChangeCursor {
-    /// The one after a change, for whom has all up to there.
+    /// The cursor after a change, for a reader that has everything up to it.
     pub(super) fn after(epoch: String, change: LogMark) -> Self {
         Self { epoch, position: change.seq, base: change.seq, began: change.seq, seen: change }
     }

@@ -59,7 +59,7 @@ pub(super) async fn has_changed(
         };
         let (was_within, is_within) = (is_within(|moved| moved.before), is_within(|moved| moved.after));
         match (was_within, is_within) {
-            // The submissions of one that is named itself are found all the same.
+            // Submissions of a form that the reader names are found all the same.
             (true, false) if after.is_deleted => {
                 gone.extend(Some(*form).filter(|form| !forms.contains(form)));
             }

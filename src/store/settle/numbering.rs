@@ -7,7 +7,7 @@
 //! Several changes of a submission are one event until it may have been sent: a created submission whose answers come later is
 //! still `created`. Whether it may have been sent is decided here and not by the clock ([`release`]): senders send no event
 //! before it is released, and a settler releases the events that are due in the transaction in which it numbers. So a settler
-//! never changes an event that somebody sends, however late a transaction commits.
+//! never changes an event that is being sent, however late a transaction commits.
 //!
 //! A submission has one row, which moves to the end when the submission changes. So a first load and following the
 //! changes are the same loop, and the log never has more rows than there are submissions, apart from deletions.

@@ -2,8 +2,8 @@
 //!
 //! An event is due once its submission has not changed for the settle time, or has been changing for [`MAX_BURST`] times as
 //! long. A change that is numbered before the event was released becomes part of it, and one that is numbered later is an event
-//! of its own: somebody may have been sent the first one. Both happen in transactions of settlers, one at a time, so no clock and
-//! no pause of a process can come between them.
+//! of its own: the first one may have been sent. Settlers do both in a transaction, one at a time, so neither a clock nor a
+//! paused process can come between them.
 //!
 //! Events are released in the order of their numbers, up to the first one that is not due. Accounts without a subscription
 //! release none.
