@@ -23,7 +23,7 @@ mod postgres;
 #[cfg(test)]
 pub(crate) mod raw;
 mod remedy;
-mod retry;
+pub(in crate::store) mod retry;
 mod session;
 mod session_attributes;
 mod session_source;

@@ -34,6 +34,29 @@ impl AsStoreError for StoreError {
     }
 }
 
+/// Runs a transaction, and again while it collides with others, each time after a longer wait with random jitter. An
+/// `AsyncFn` would need no `async move`, but the compiler can't see then that its future is `Send`.
+///
+/// # Errors
+/// Those of `transaction`.
+pub(in crate::store) async fn run<T, E: AsStoreError, F: Future<Output = Result<T, E>>>(
+    transaction: impl Fn() -> F,
+) -> Result<T, E> {
+    let mut failed = 0;
+    loop {
+        match transaction().await {
+            Err(error) if failed + 1 < MAX_TRIES && error.as_store_error().is_some_and(is_collision) => {
+                failed += 1;
+                tracing::debug!(failed, "a transaction collided with another one; retrying");
+                let longest = FIRST_WAIT * 2_u32.pow(failed - 1);
+                let jitter = rand::rng().random_range(0.5..=1.0);
+                tokio::time::sleep(longest.mul_f64(jitter)).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 /// The tries of one transaction.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Retry {

@@ -11,7 +11,7 @@ use super::change::{GroupWrite, GroupWriteError, MemberChange, NewMembers, Repor
 use super::spellings::find_spellings;
 use super::syncs::{ChangedGroup, keep_sync};
 use crate::store::engine::Transaction;
-use crate::store::statement::{Dialect, Row, Sql, fold};
+use crate::store::statement::{Dialect, Row, Sql, fold, sql};
 use crate::store::{Store, StoreError, totals};
 
 /// The members that a group should have, in the form that each database reads fastest.
@@ -39,8 +39,7 @@ impl<'m> WantedMembers<'m> {
     fn write(&self, sql: &mut Sql) {
         match self {
             Self::Postgres(members) => {
-                sql.push("unnest(");
-                push_arrays(sql, members).push(") AS w (folded, email, name)");
+                sql.append(sql!("unnest({+members}) AS w (folded, email, name)", members = arrays(members)));
             }
             Self::Sqlite(rows) => {
                 sql.push("(SELECT value->>0 AS folded, coalesce(value->>2, value->>0) AS email, value->>1 AS name");
@@ -77,15 +76,14 @@ fn next_json<'m>(rows: &mut impl Iterator<Item = [&'m str; 3]>, bytes: usize) ->
     Some(String::from_utf8(json).expect("JSON is UTF-8"))
 }
 
-/// Adds members to a statement for Postgres as three arrays: folded addresses, addresses, names.
-fn push_arrays<'s>(sql: &'s mut Sql, members: &NewMembers) -> &'s mut Sql {
-    sql.bind(&members.folded).push("::text[], ");
-    if Arc::ptr_eq(&members.folded, &members.emails) {
-        sql.bind_again()
+/// The members for Postgres as three arrays: folded addresses, addresses, names.
+fn arrays(members: &NewMembers) -> Sql {
+    let NewMembers { folded, emails, names, .. } = members;
+    if Arc::ptr_eq(folded, emails) {
+        sql!("{folded}::text[], {folded}::text[], {names}::text[]", folded, names)
     } else {
-        sql.bind(&members.emails)
-    };
-    sql.push("::text[], ").bind(&members.names).push("::text[]")
+        sql!("{folded}::text[], {emails}::text[], {names}::text[]", folded, emails, names)
+    }
 }
 
 /// The most members that are replaced by one call.
@@ -145,7 +143,7 @@ async fn change_members_on_postgres(
     sql.push("SELECT members_before, attached, detached, created FROM formgate_sync_and_keep(")
         .bind(group.id)
         .push(", ");
-    push_arrays(&mut sql, members).push(", ").bind(group.name).push(", ").bind(group.is_new).push(", ");
+    sql.append(arrays(members)).push(", ").bind(group.name).push(", ").bind(group.is_new).push(", ");
     sql.bind(group.is_renamed).push(", ").bind(&*by.name).push(", ").bind(by.token).push(")");
     let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
     Ok((count(&row, 0)?, MemberChange::read(&row, 1)?))
@@ -184,10 +182,15 @@ impl Store {
         if !all_exist {
             return Ok(None);
         }
-        let mut sql = writer.sql();
-        sql.push("SELECT group_id, group_external_id, attached, detached, created FROM formgate_sync_group(");
-        sql.bind(write.name.as_str()).push(", ").bind(write.external_id.clone()).push(", ");
-        push_arrays(&mut sql, &members).push(", ").bind(&*by.name).push(", ").bind(by.token).push(")");
+        let sql = sql!(
+            "SELECT group_id, group_external_id, attached, detached, created
+             FROM formgate_sync_group({name}, {external_id}, {+members}, {by}, {token})",
+            name = &write.name,
+            external_id = write.external_id.clone(),
+            members = arrays(&members),
+            by = &*by.name,
+            token = by.token,
+        );
         let row = writer.fetch_one(sql).await?;
         let Some(id) = row.get::<Option<i64>>(0)? else { return Ok(None) };
         let (name, external_id) = (write.name.clone(), row.get(1)?);

@@ -19,19 +19,6 @@ pub(in crate::store) trait ListRecord<'r>: Deserialize<'r> {
     fn take(fields: &mut Fields<'r>) -> Result<Self, MalformedRecord>;
 }
 
-impl Sql {
-    /// Adds a query of a list of records, up to `FROM`, which the caller adds. The list has the order of the table
-    /// that it reads, and is NULL or empty if that is empty.
-    pub(in crate::store) fn push_records(&mut self, fields: &[&'static str]) -> &mut Self {
-        self.push_either("SELECT ROW (", "SELECT json_group_array(json_array(");
-        for (at, field) in fields.iter().enumerate() {
-            self.push(if at == 0 { "" } else { ", " });
-            self.push_either("array_agg(", "").push(field).push_either(")", "");
-        }
-        self.push_either(")", "))")
-    }
-}
-
 /// The longest text of a bounded list on SQLite, in bytes: it builds the whole list before it can measure it.
 ///
 /// Larger: the list takes more memory before it is left out. Smaller: more lists with one long text are read again.

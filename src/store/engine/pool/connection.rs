@@ -179,6 +179,7 @@ impl PooledConnection {
         received: &mut usize,
         each: &mut RowHandler<'_>,
     ) -> Result<(), StatementFailure> {
+        self.log(&sql);
         if self.keeps_statements {
             sql.keep();
         }
@@ -202,11 +203,19 @@ impl PooledConnection {
 
     /// Runs a statement. Returns the number of affected rows.
     pub(in crate::store) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
+        self.log(&sql);
         self.was_large |= sql.bytes() > LARGE_STATEMENT;
         let began = Instant::now();
         let (limit, in_transaction) = (self.start_statement(), self.in_transaction);
         let outcome = timed(limit, self.session().execute(sql, in_transaction)).await;
         self.record(began, outcome)
+    }
+
+    /// Logs a statement as it can be pasted into `psql` or `sqlite3`, if somebody debugs.
+    fn log(&self, sql: &Sql) {
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            tracing::debug!(database = self.dialect().name(), statement = %sql.clone().pasteable(self.dialect()));
+        }
     }
 
     /// Removes the dead rows of a table, on Postgres. A transaction can't do that, so the table's schema has to be named
