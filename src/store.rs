@@ -25,7 +25,7 @@
 //!   `schema/objects.rs`, `schema/catalog.rs`, `schema/differences.rs`, `schema/orphans.rs`, `users.rs`,
 //!   `import/write.rs`, `groups.rs` (collation), `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `totals.rs`,
 //!   `identity.rs`, `concerns.rs` and `registry/rights.rs`.
-//! - Locks of rows: `subscriptions.rs`, `subscriptions/due.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`,
+//! - Locks of rows: `subscriptions.rs`, `subscriptions/ahead.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`,
 //!   `subscriptions/progress.rs`, `subscriptions/replay.rs`, `registry/counts.rs`, `registry/turns.rs`,
 //!   `registry/resealing.rs`, `registry/subscribed.rs`, `tokens/rotating.rs`, `tokens/last_used.rs`, `tokens/hours.rs` and `audit.rs`.
 
