@@ -250,7 +250,8 @@ async fn insert(
     let find = sql!(
         "SELECT id, name, expires_at, EXISTS (SELECT 1 FROM tokens newer WHERE newer.replaces = tokens.id)
          FROM tokens
-         WHERE form_key = {form_key}",
+         WHERE form_key = {form_key}
+         {scans: a form is rarely sent again, and an account has few tokens}",
         form_key = token.form_key.as_deref(),
     );
     let row = transaction.connection().fetch_one(find).await?;

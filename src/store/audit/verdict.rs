@@ -92,7 +92,9 @@ impl Store {
         let mut after = i64::MIN;
         loop {
             let mut reader = self.database.reader().await?;
-            let end = sql!("SELECT last_id, digest, EXISTS (SELECT 1 FROM tokens) FROM audit_state");
+            let end = sql!(
+                "SELECT last_id, digest, EXISTS (SELECT 1 FROM tokens) FROM audit_state {scans: one token is enough}"
+            );
             let Some(end) = reader.fetch_optional(end).await? else { return Ok(AuditVerdict::EndMissing) };
             let page = sql!(
                 "SELECT {+columns} FROM audit_log WHERE id > {after} ORDER BY id LIMIT {rows}",
