@@ -92,14 +92,17 @@ impl Registry {
                    SELECT * FROM ({+oldest}) AS oldest
                    UNION
                    SELECT * FROM ({+latest}) AS latest
+                   UNION
+                   SELECT * FROM ({+misdated}) AS misdated
                  ) AS due
                ) AS turns
                ORDER BY turn, random() LIMIT {limit}
              ) AS due",
             lease = DomainRecord::LEASE,
             limit,
-            oldest = due_by(Sql::text("next_at")),
-            latest = due_by(Sql::text("next_at DESC")),
+            oldest = due_by(is_due(), Sql::text("next_at")),
+            latest = due_by(is_due(), Sql::text("next_at DESC")),
+            misdated = due_by(is_misdated(), Sql::text("next_at")),
         );
         let rows = reader.fetch_all(sql).await?;
         let read = |row: &Row| Ok(DueDomain { host: row.get(0)?, slug: row.get(1)?, is_asked: row.get(2)? });
@@ -212,17 +215,27 @@ impl Registry {
     }
 }
 
-/// The rows that are due, except those that a person waits for.
-fn due_by(order: Sql) -> Sql {
+/// The rows of a range, except those that a person waits for or a node works on.
+fn due_by(is_in_range: Sql, order: Sql) -> Sql {
     sql!(
         "SELECT host, slug, next_at FROM registry_domains
-         WHERE {passed next_at, pause} AND asked <= fence AND {passed leased_until, lease}
+         WHERE {+is_in_range} AND asked <= fence AND {passed leased_until, lease}
          ORDER BY {+order} LIMIT {considered}",
-        pause = DomainRecord::LONGEST_PAUSE,
+        is_in_range,
         lease = DomainRecord::LEASE,
         order,
         considered = CONSIDERED,
     )
+}
+
+/// A row is due. The clock is a subquery, which Postgres evaluates once and can look up in the index.
+fn is_due() -> Sql {
+    sql!("next_at <= (SELECT {clock})")
+}
+
+/// A row is due later than any can be: the clock was set back.
+fn is_misdated() -> Sql {
+    sql!("next_at > (SELECT {clock + pause})", pause = DomainRecord::LONGEST_PAUSE)
 }
 
 /// Takes one of the checks of a tenant, unless it waits for another one, or has used them up.
