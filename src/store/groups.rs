@@ -274,7 +274,8 @@ impl Store {
     pub async fn find_group_page(&self, id: i64, page: PageRequest) -> Result<Option<Group>, StoreError> {
         let mut reader = self.database.reader().await?;
         let sql = sql!(
-            "SELECT g.name, g.external_id, NULL, NULL, g.managed, g.built_in, {+members} FROM groups g WHERE g.id = {id}",
+            "SELECT g.name, g.external_id, NULL, NULL, g.managed, g.built_in, {+members}
+             FROM groups g WHERE g.id = {id}",
             members = member_count(),
             id,
         );

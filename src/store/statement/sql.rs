@@ -309,18 +309,13 @@ impl Writer {
 
     fn bind(&mut self, value: Argument) {
         self.values.push(value);
-        let position = self.values.len() - 1;
-        // SQLite plans with the value of a bare placeholder in LIMIT, so it would prepare the statement again each time.
-        if self.dialect == Dialect::Sqlite && self.text.ends_with("LIMIT ") {
-            self.text.push_str("CAST(");
-            self.write_placeholder(position);
-            self.text.push_str(" AS INTEGER)");
-        } else {
-            self.write_placeholder(position);
-        }
+        self.write_placeholder(self.values.len() - 1);
     }
 
     fn write_placeholder(&mut self, position: usize) {
+        // SQLite plans with the value of a bare placeholder in LIMIT, so it would prepare the statement again each time.
+        let is_limit = self.dialect == Dialect::Sqlite && self.text.ends_with("LIMIT ");
+        self.text.push_str(if is_limit { "CAST(" } else { "" });
         if self.literals {
             let literal = self.values[position].literal(self.dialect);
             self.text.push_str(&literal);
@@ -328,6 +323,7 @@ impl Writer {
             self.text.push('$');
             self.text.push_str(&(position + 1).to_string());
         }
+        self.text.push_str(if is_limit { " AS INTEGER)" } else { "" });
     }
 
     /// A number of a page. It is text if Postgres may use a generic plan, which depends on how much is read.
