@@ -166,7 +166,7 @@ impl MemberReader {
                 group,
             ),
             (false, false) => {
-                sql!("group_members m {lite: CROSS} JOIN users u ON u.id = m.user_id WHERE m.group_id = {group}", group,)
+                sql!("group_members m {lite: CROSS} JOIN users u ON u.id = m.user_id WHERE m.group_id = {group}", group)
             }
         }
     }

@@ -60,9 +60,49 @@ impl Store {
     pub async fn undo_group_sync(&self, id: i64, by: &Actor) -> Result<Undone, StoreError> {
         let waiting_since = Instant::now();
         let _lock = self.database.wait_in_queue(waiting_since, self.group_writes.write()).await?;
-        let outcome = retry::run(|| self.try_to_undo(id, by, waiting_since)).await;
+        let undone = retry::run(|| async move {
+            let mut transaction = write::begin(&self.database, waiting_since).await?;
+            let changes = match find_undoable(transaction.connection(), id).await? {
+                Ok(changes) => changes,
+                Err(refused) => return Ok(refused),
+            };
+            let sql = sql!(
+                "INSERT INTO group_members (group_id, user_id) SELECT {group}, u.id FROM users u
+                 WHERE u.id {in ids} AND NOT {+is_member} RETURNING user_id",
+                group = changes.group,
+                ids = &changes.detached,
+                is_member = is_member(changes.group),
+            );
+            let attached = read_ids(&mut transaction, sql).await?;
+            let sql = sql!(
+                "DELETE FROM group_members WHERE group_id = {group} AND user_id {in ids} RETURNING user_id",
+                group = changes.group,
+                ids = &changes.attached,
+            );
+            let detached = read_ids(&mut transaction, sql).await?;
+            let group = ChangedGroup { id: changes.group, name: &changes.group_name, is_new: false, is_renamed: false };
+            let changed = attached.len() + detached.len();
+            if changed > 0 {
+                let by_actor = SyncedBy { name: Arc::from(by.name.as_str()), token: None };
+                syncs::add(&mut transaction, group, &by_actor, Some(id), &attached, &detached).await?;
+                let entry = AuditEntry {
+                    action: "group.undo",
+                    subject: format!("sync {id} of {}", changes.group_name),
+                    details: json!({ "attached": attached.len(), "detached": detached.len() }),
+                };
+                audit::append(&mut transaction, by, entry, Timestamp::now()).await?;
+            }
+            let mut lists: [Vec<String>; 2] = Default::default();
+            for (list, ids) in lists.iter_mut().zip([attached, detached]) {
+                *list = read_addresses(transaction.connection(), &ids, Sql::text("TRUE")).await?;
+            }
+            transaction.commit().await?;
+            let [attached, detached] = lists;
+            Ok(changes.undone(attached, detached))
+        });
+        let undone = undone.await;
         self.note_group_write();
-        outcome
+        undone
     }
 
     /// What [`Self::undo_group_sync`] would change now. Only reads, in one snapshot, and waits for no write of a group.
@@ -84,47 +124,6 @@ impl Store {
         };
         reader.end_transaction("COMMIT").await?;
         Ok(preview)
-    }
-
-    async fn try_to_undo(&self, id: i64, by: &Actor, waiting_since: Instant) -> Result<Undone, StoreError> {
-        let mut transaction = write::begin(&self.database, waiting_since).await?;
-        let changes = match find_undoable(transaction.connection(), id).await? {
-            Ok(changes) => changes,
-            Err(refused) => return Ok(refused),
-        };
-        let sql = sql!(
-            "INSERT INTO group_members (group_id, user_id) SELECT {group}, u.id FROM users u
-             WHERE u.id {in ids} AND NOT {+is_member} RETURNING user_id",
-            group = changes.group,
-            ids = &changes.detached,
-            is_member = is_member(changes.group),
-        );
-        let attached = read_ids(&mut transaction, sql).await?;
-        let sql = sql!(
-            "DELETE FROM group_members WHERE group_id = {group} AND user_id {in ids} RETURNING user_id",
-            group = changes.group,
-            ids = &changes.attached,
-        );
-        let detached = read_ids(&mut transaction, sql).await?;
-        let group = ChangedGroup { id: changes.group, name: &changes.group_name, is_new: false, is_renamed: false };
-        let changed = attached.len() + detached.len();
-        if changed > 0 {
-            let by_actor = SyncedBy { name: Arc::from(by.name.as_str()), token: None };
-            syncs::add(&mut transaction, group, &by_actor, Some(id), &attached, &detached).await?;
-            let entry = AuditEntry {
-                action: "group.undo",
-                subject: format!("sync {id} of {}", changes.group_name),
-                details: json!({ "attached": attached.len(), "detached": detached.len() }),
-            };
-            audit::append(&mut transaction, by, entry, Timestamp::now()).await?;
-        }
-        let mut lists: [Vec<String>; 2] = Default::default();
-        for (list, ids) in lists.iter_mut().zip([attached, detached]) {
-            *list = read_addresses(transaction.connection(), &ids, Sql::text("TRUE")).await?;
-        }
-        transaction.commit().await?;
-        let [attached, detached] = lists;
-        Ok(changes.undone(attached, detached))
     }
 }
 

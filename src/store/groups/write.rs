@@ -64,63 +64,54 @@ impl Store {
         }
         let waiting_since = Instant::now();
         let _lock = self.database.wait_in_queue(waiting_since, self.group_writes.write()).await?;
-        let was_tried = AtomicBool::new(false);
-        let outcome = retry::run(|| {
+        let was_tried = &AtomicBool::new(false);
+        let written = retry::run(|| async move {
             let is_retry = was_tried.swap(true, Ordering::Relaxed);
-            self.try_to_write_group(write, mode, by, is_retry, waiting_since)
-        });
-        let outcome = outcome.await;
-        self.note_group_write();
-        outcome
-    }
-
-    async fn try_to_write_group(
-        &self,
-        write: &GroupWrite,
-        mode: WriteMode,
-        by: &SyncedBy,
-        is_retry: bool,
-        waiting_since: Instant,
-    ) -> Result<WrittenGroup, GroupWriteError> {
-        let mut transaction = begin(&self.database, waiting_since).await?;
-        if is_retry {
-            advance_user_sequence(&mut transaction).await?;
-        }
-        users::fold_new(&mut transaction).await?;
-        let found = find(&mut transaction, write).await?;
-        let (id, external_id, created, is_renamed) = match found {
-            Some(found) => {
-                let external_id = write.external_id.clone().or_else(|| found.external_id.clone());
-                if !found.matches(write, external_id.as_deref()) {
-                    update(&mut transaction, found.id, write, external_id.clone()).await?;
+            let mut transaction = begin(&self.database, waiting_since).await?;
+            if is_retry {
+                advance_user_sequence(&mut transaction).await?;
+            }
+            users::fold_new(&mut transaction).await?;
+            let found = find(&mut transaction, write).await?;
+            let (id, external_id, created, is_renamed) = match found {
+                Some(found) => {
+                    let external_id = write.external_id.clone().or_else(|| found.external_id.clone());
+                    if !found.matches(write, external_id.as_deref()) {
+                        update(&mut transaction, found.id, write, external_id.clone()).await?;
+                    }
+                    (found.id, external_id, false, found.name != write.name)
                 }
-                (found.id, external_id, false, found.name != write.name)
+                None => {
+                    (create(&mut transaction, write, mode.durability).await?, write.external_id.clone(), true, false)
+                }
+            };
+            let changed = ChangedGroup { id, name: &write.name, is_new: created, is_renamed };
+            let (members, count) = match &write.members {
+                Some(members) => {
+                    let (members, _) = find_spellings(members, transaction.connection()).await?;
+                    let change = replace_members(&mut transaction, changed, &members, mode, by).await?;
+                    // The members are now exactly these.
+                    (change, members.count() as u64)
+                }
+                None => {
+                    let change = MemberChange {
+                        report: (mode.report == Report::Members).then(Default::default),
+                        ..Default::default()
+                    };
+                    keep_sync(&mut transaction, changed, by, &[], &[]).await?;
+                    (change, count_members(&mut transaction, id).await?)
+                }
+            };
+            let group = GroupSummary { id, name: write.name.clone(), external_id, managed: true, members: count };
+            match mode.durability {
+                Durability::Commit => transaction.commit().await?,
+                Durability::DryRun => transaction.roll_back().await?,
             }
-            None => (create(&mut transaction, write, mode.durability).await?, write.external_id.clone(), true, false),
-        };
-        let changed = ChangedGroup { id, name: &write.name, is_new: created, is_renamed };
-        let (members, count) = match &write.members {
-            Some(members) => {
-                let (members, _) = find_spellings(members, transaction.connection()).await?;
-                let change = replace_members(&mut transaction, changed, &members, mode, by).await?;
-                // The members are now exactly these.
-                (change, members.count() as u64)
-            }
-            None => {
-                let change = MemberChange {
-                    report: (mode.report == Report::Members).then(Default::default),
-                    ..Default::default()
-                };
-                keep_sync(&mut transaction, changed, by, &[], &[]).await?;
-                (change, count_members(&mut transaction, id).await?)
-            }
-        };
-        let group = GroupSummary { id, name: write.name.clone(), external_id, managed: true, members: count };
-        match mode.durability {
-            Durability::Commit => transaction.commit().await?,
-            Durability::DryRun => transaction.roll_back().await?,
-        }
-        Ok(WrittenGroup { group, created, members })
+            Ok(WrittenGroup { group, created, members })
+        });
+        let written = written.await;
+        self.note_group_write();
+        written
     }
 }
 

@@ -152,27 +152,19 @@ async fn note_everything(transaction: &mut Transaction, numbering: &mut Numberin
     note_forms(transaction).await?;
     let rows = transaction.fetch_all(sql!("SELECT NOT EXISTS (SELECT 1 FROM submissions)")).await?;
     let no_submissions = rows.first().map(|row| row.get(0)).transpose()?.unwrap_or(false);
-    let statements: &[&'static str] = match (no_submissions, transaction.dialect()) {
-        (false, _) => &[],
-        // Not TRUNCATE: it waits for readers, and readers with an older snapshot would see an empty table.
-        (true, Dialect::Postgres) => &[
-            "DELETE FROM listed_submissions",
-            "DELETE FROM listed_documents",
-            "DELETE FROM listed_terms",
-            "DELETE FROM listed_by_label",
-        ],
-        (true, Dialect::Sqlite) => &[
-            "DELETE FROM listed_submissions",
-            "INSERT INTO listed_trigrams (listed_trigrams) VALUES ('delete-all')",
-            "DELETE FROM listed_documents",
-            "DELETE FROM listed_terms",
-            "DELETE FROM listed_by_label",
-        ],
-    };
-    for statement in statements {
-        transaction.execute(Sql::text(statement)).await?;
-    }
     if no_submissions {
+        if transaction.dialect() == Dialect::Sqlite {
+            transaction.execute(sql!("INSERT INTO listed_trigrams (listed_trigrams) VALUES ('delete-all')")).await?;
+        }
+        // Not TRUNCATE: it waits for readers, and readers with an older snapshot would see an empty table.
+        for statement in [
+            sql!("DELETE FROM listed_submissions {scans: deletes all}"),
+            sql!("DELETE FROM listed_documents {scans: deletes all}"),
+            sql!("DELETE FROM listed_terms {scans: deletes all}"),
+            sql!("DELETE FROM listed_by_label {scans: deletes all}"),
+        ] {
+            transaction.execute(statement).await?;
+        }
         counts::delete(transaction).await?;
         return numbering.begin_again(transaction).await;
     }

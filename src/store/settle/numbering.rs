@@ -212,8 +212,8 @@ impl Numbering {
 
     /// Begins the log again: every submission is gone at once.
     pub(super) async fn begin_again(&mut self, transaction: &mut Transaction) -> Result<(), StoreError> {
-        transaction.execute(sql!("DELETE FROM submission_changes")).await?;
-        transaction.execute(sql!("DELETE FROM submission_moves")).await?;
+        transaction.execute(sql!("DELETE FROM submission_changes {scans: deletes all}")).await?;
+        transaction.execute(sql!("DELETE FROM submission_moves {scans: deletes all}")).await?;
         let [postgres, sqlite] = NEW_EPOCH.map(Sql::text);
         let sql = sql!(
             "UPDATE change_state SET forgotten_seq = 0, epoch = {pg: {+postgres} | lite: {+sqlite}}",
