@@ -152,7 +152,7 @@ impl ListRecord<'_> for GroupSummary {
 
 impl GroupFilter {
     /// A condition: the group `g` is listed.
-    fn condition(&self) -> Sql {
+    fn is_listed(&self) -> Sql {
         let conditions = [
             Some(Sql::text("true")),
             self.managed.then(|| Sql::text("g.managed")),
@@ -165,8 +165,8 @@ impl GroupFilter {
 /// How many members a group `g` has.
 fn member_count() -> Sql {
     sql!(
-        "CASE WHEN g.built_in THEN {+users} ELSE {+members} END",
-        users = part(|sql| CountedList::Users.write_total(sql)),
+        "CASE WHEN g.built_in THEN {+user_count} ELSE {+members} END",
+        user_count = part(|sql| CountedList::Users.write_total(sql)),
         members = Sql::text(MEMBERS),
     )
 }
@@ -191,21 +191,21 @@ impl Store {
         let (start, total) = match &filter.external_id {
             None => (list.write_skipped(&mut skipped, page), part(|sql| list.write_total(sql))),
             Some(_) => {
-                let total = sql!("(SELECT count(*) FROM groups g WHERE {+listed})", listed = filter.condition());
-                (PageStart::Offset(page), total)
+                let is_listed = filter.is_listed();
+                (PageStart::Offset(page), sql!("(SELECT count(*) FROM groups g WHERE {+is_listed})", is_listed))
             }
         };
         let sql = sql!(
             "{+skipped}SELECT {+total}, {+stale},
                ({records: g.id, g.name, g.external_id, g.managed, g.members}
-                FROM (SELECT g.id, g.name, g.external_id, g.managed, {+members} AS members
-                      FROM (SELECT * FROM groups g WHERE {+listed}{+behind_skipped} ORDER BY g.id{+limit}) AS g
+                FROM (SELECT g.id, g.name, g.external_id, g.managed, {+member_count} AS members
+                      FROM (SELECT * FROM groups g WHERE {+is_listed}{+behind_skipped} ORDER BY g.id{+limit}) AS g
                       ORDER BY g.id) AS g)",
             skipped,
             total,
             stale = Sql::text(STALE),
-            members = member_count(),
-            listed = filter.condition(),
+            member_count = member_count(),
+            is_listed = filter.is_listed(),
             behind_skipped = part(|sql| start.write_condition(sql, "g.id")),
             limit = part(|sql| start.write_limit(sql)),
         );
@@ -231,13 +231,13 @@ impl Store {
                    WHERE NOT g.built_in AND g.id = {id} AND {+members} <= {at_once}
                    UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, u.email_folded, u.id
                    FROM users u
-                   WHERE CASE WHEN (SELECT g.built_in FROM groups g WHERE g.id = {id}) THEN {+users} <= {at_once}
+                   WHERE CASE WHEN (SELECT g.built_in FROM groups g WHERE g.id = {id}) THEN {+user_count} <= {at_once}
                      ELSE false END) AS shown
              ORDER BY folded {pg: COLLATE \"C\"} NULLS FIRST, user_id",
             member_count = member_count(),
             id,
             members = Sql::text(MEMBERS),
-            users = part(|sql| CountedList::Users.write_total(sql)),
+            user_count = part(|sql| CountedList::Users.write_total(sql)),
             at_once = MAX_MEMBERS_AT_ONCE,
         )
         .with_custom_plan();
@@ -274,9 +274,9 @@ impl Store {
     pub async fn find_group_page(&self, id: i64, page: PageRequest) -> Result<Option<Group>, StoreError> {
         let mut reader = self.database.reader().await?;
         let sql = sql!(
-            "SELECT g.name, g.external_id, NULL, NULL, g.managed, g.built_in, {+members}
+            "SELECT g.name, g.external_id, NULL, NULL, g.managed, g.built_in, {+member_count}
              FROM groups g WHERE g.id = {id}",
-            members = member_count(),
+            member_count = member_count(),
             id,
         );
         let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };

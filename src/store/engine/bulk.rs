@@ -47,9 +47,11 @@ impl TableSpec {
         let action = if self.columns.len() == self.key {
             Sql::text("NOTHING")
         } else {
-            let others = || self.columns[self.key..].iter().map(|(column, _)| *column);
-            let assignment = |column| texts([column, " = excluded.", column]);
-            let differs = |column| texts([self.name, ".", column, " IS DISTINCT FROM excluded.", column]);
+            let others = || self.columns[self.key..].iter().map(|(column, _)| Sql::text(column));
+            let assignment = |column: Sql| sql!("{+column} = excluded.{+column}", column);
+            let differs = |column: Sql| {
+                sql!("{+table}.{+column} IS DISTINCT FROM excluded.{+column}", table = Sql::text(self.name), column)
+            };
             sql!(
                 "UPDATE SET {+assignments} WHERE {+differs}",
                 assignments = Sql::joined(others().map(assignment), ", "),
@@ -93,7 +95,8 @@ impl TableSpec {
         if rows.is_empty() {
             return Ok(());
         }
-        let action = texts(["UPDATE SET ", sum, " = ", self.name, ".", sum, " + excluded.", sum]);
+        let [table, sum] = [self.name, sum].map(Sql::text);
+        let action = sql!("UPDATE SET {+sum} = {+table}.{+sum} + excluded.{+sum}", sum, table);
         transaction.execute(self.insertion_on_conflict(rows, action)).await?;
         Ok(())
     }
@@ -152,8 +155,4 @@ impl TableSpec {
         self.keep_only(transaction, owners, rows).await?;
         self.upsert(transaction, rows).await
     }
-}
-
-fn texts<const N: usize>(texts: [&'static str; N]) -> Sql {
-    Sql::joined(texts.map(Sql::text), "")
 }

@@ -56,7 +56,7 @@ impl MemberReader {
         };
         let walks_users = dialect == Dialect::Sqlite && !built_in && {
             let mut reader = store.database.reader().await?;
-            let sql = sql!("SELECT {+total}", total = part(|sql| CountedList::Users.write_total(sql)));
+            let sql = sql!("SELECT {+user_count}", user_count = part(|sql| CountedList::Users.write_total(sql)));
             let users = not_negative(reader.fetch_one(sql).await?.get(0)?);
             // Sorting reads every member for every batch.
             users < members.saturating_mul(members.div_ceil(BATCH.unsigned_abs()))

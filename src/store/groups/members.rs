@@ -38,7 +38,7 @@ impl<'m> WantedMembers<'m> {
     /// The members as a table `w (folded, email, name)`.
     fn table(&self) -> Sql {
         match self {
-            Self::Postgres(members) => sql!("unnest({+members}) AS w (folded, email, name)", members = arrays(members)),
+            Self::Postgres(members) => sql!("unnest({+arrays}) AS w (folded, email, name)", arrays = arrays(members)),
             Self::Sqlite(rows) => sql!(
                 "(SELECT value->>0 AS folded, coalesce(value->>2, value->>0) AS email, value->>1 AS name
                   FROM json_each({rows})) AS w",
@@ -140,9 +140,9 @@ async fn change_members_on_postgres(
     let ChangedGroup { id, name, is_new, is_renamed } = group;
     let sql = sql!(
         "SELECT members_before, attached, detached, created
-         FROM formgate_sync_and_keep({id}, {+members}, {name}, {is_new}, {is_renamed}, {by}, {token})",
+         FROM formgate_sync_and_keep({id}, {+arrays}, {name}, {is_new}, {is_renamed}, {by}, {token})",
         id,
-        members = arrays(members),
+        arrays = arrays(members),
         name,
         is_new,
         is_renamed,
@@ -188,10 +188,10 @@ impl Store {
         }
         let sql = sql!(
             "SELECT group_id, group_external_id, attached, detached, created
-             FROM formgate_sync_group({name}, {external_id}, {+members}, {by}, {token})",
+             FROM formgate_sync_group({name}, {external_id}, {+arrays}, {by}, {token})",
             name = &write.name,
             external_id = write.external_id.clone(),
-            members = arrays(&members),
+            arrays = arrays(&members),
             by = &*by.name,
             token = by.token,
         );

@@ -41,13 +41,12 @@ async fn count_on_postgres(reader: &mut PooledConnection) -> Result<Vec<Orphans>
         let sql = sql!(
             "SELECT count(*) FROM {+table} AS referring
              WHERE {+column} IS NOT NULL
-               AND NOT EXISTS (SELECT FROM {+referenced} AS referenced WHERE referenced.{+key} = referring.{+of_row})
+               AND NOT EXISTS (SELECT FROM {+referenced} AS referenced WHERE referenced.{+key} = referring.{+column})
              {scans: looks at every row}",
             table = Sql::text(table),
             column = Sql::text(column),
             referenced = Sql::text(referenced),
             key = Sql::text(key),
-            of_row = Sql::text(column),
         );
         let rows = reader.fetch_one(sql).await?.get(0)?;
         if rows > 0 {

@@ -64,14 +64,13 @@ impl Overlay {
 
     /// A table expression. Inside it, Postgres resolves the name to the real table; SQLite needs the schema.
     fn table(&self, table: &TableSpec, rows: &JsonRows) -> Sql {
-        let [name, stored, id] = [table.name, table.name, table.columns[0].0].map(Sql::text);
+        let [name, id] = [table.name, table.columns[0].0].map(Sql::text);
         sql!(
             "{+name} AS (
-               SELECT {+columns} FROM {lite: main.}{+stored} WHERE {+id} {not in ids}
+               SELECT {+columns} FROM {lite: main.}{+name} WHERE {+id} {not in ids}
                UNION ALL SELECT {+derived} FROM {+batch})",
             name,
             columns = table.column_names(),
-            stored,
             id,
             ids = &self.ids,
             derived = table.column_names(),
