@@ -259,7 +259,7 @@ pub(super) async fn create_indexes(database: &Database) -> Result<(), StoreError
     let mut transaction = begin(database, FOR_A_COMMAND).await?;
     keyword_indexes::create_missing(&mut transaction).await?;
     if transaction.dialect() == Dialect::Postgres {
-        run(&mut transaction, ANALYZE).await?;
+        transaction.execute(Sql::text(ANALYZE)).await?;
     }
     Ok(transaction.commit().await?)
 }
@@ -348,7 +348,7 @@ async fn derive(
 pub(super) async fn settle_within(transaction: &mut Transaction, events: Events) -> Result<(), StoreError> {
     let is_postgres = transaction.dialect() == Dialect::Postgres;
     if is_postgres {
-        run(transaction, LOCK).await?;
+        transaction.execute(Sql::text(LOCK)).await?;
     }
     keyword_indexes::drop_if_empty(transaction).await?;
     // All notes at once: until the transaction ends, each further DELETE would read the rows deleted before.
@@ -356,13 +356,8 @@ pub(super) async fn settle_within(transaction: &mut Transaction, events: Events)
     totals::recount_within(transaction).await?;
     keyword_indexes::create_missing(transaction).await?;
     if is_postgres {
-        run(transaction, FLUSH_PENDING_LISTS).await?;
-        run(transaction, ANALYZE).await?;
+        transaction.execute(Sql::text(FLUSH_PENDING_LISTS)).await?;
+        transaction.execute(Sql::text(ANALYZE)).await?;
     }
-    Ok(())
-}
-
-async fn run(transaction: &mut Transaction, statement: &'static str) -> Result<(), StoreError> {
-    transaction.execute(Sql::text(statement)).await?;
     Ok(())
 }
