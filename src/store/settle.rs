@@ -51,7 +51,7 @@ pub(super) use numbering::MAX_BURST;
 use numbering::Numbering;
 use options::{AFTER_A_TIMEOUT, FOR_A_COMMAND, FOR_A_REQUEST, LOCK, SLICE, SettlerOptions};
 use release::Taken;
-pub(super) use release::{may_release, write_may_release};
+pub(super) use release::may_release;
 pub(super) use repair::repair;
 use state::SettlerState;
 pub(super) use writing::Differences;

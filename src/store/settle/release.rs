@@ -70,8 +70,3 @@ pub(in crate::store) fn may_release(settle: Duration) -> Sql {
         deleted_is_open = is_open(settle, settle),
     )
 }
-
-// Until its callers are templates.
-pub(in crate::store) fn write_may_release(sql: &mut Sql, settle: Duration) {
-    sql.append(may_release(settle));
-}

@@ -11,10 +11,9 @@ use jiff::Timestamp;
 use super::Event;
 use super::due::{DueEvent, Sought, read_due};
 use super::lease::{LEASE, LONGEST_PAUSE};
-use super::parts::{is_settled, may_release};
 use super::pending::newest_events;
 use crate::store::engine::PooledConnection;
-use crate::store::settle::{Settled, place_noted};
+use crate::store::settle::{Settled, is_settled, may_release, place_noted};
 use crate::store::statement::sql;
 use crate::store::{Store, StoreError};
 

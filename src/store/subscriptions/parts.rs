@@ -1,10 +1,7 @@
 //! Parts of statements by functions that still push, under the names that they get. Then this file goes.
 
-use std::time::Duration;
-
 use crate::store::changes::{LogMark, write_is_in_log};
 use crate::store::search::write_with_sub_forms;
-use crate::store::settle::{write_is_settled, write_may_release};
 use crate::store::statement::{Dialect, Sql, sql};
 
 fn written(write: impl Fn(&mut Sql)) -> Sql {
@@ -26,12 +23,4 @@ pub(super) fn is_in_log(mark: LogMark) -> Sql {
 
 pub(super) fn with_sub_forms(forms: &[i64]) -> Sql {
     written(|sql| write_with_sub_forms(sql, forms))
-}
-
-pub(super) fn is_settled() -> Sql {
-    written(write_is_settled)
-}
-
-pub(super) fn may_release(settle: Duration) -> Sql {
-    written(|sql| write_may_release(sql, settle))
 }

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 
 use super::due::is_within;
-use super::parts::is_settled;
 use super::{Event, Subscription};
 use crate::store::engine::PooledConnection;
+use crate::store::settle::is_settled;
 use crate::store::statement::{Sql, sql};
 use crate::store::{Store, StoreError};
 
