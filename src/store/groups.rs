@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
-use super::engine::{hold_row_memory, retry};
+use super::engine::{HeldRows, retry};
 use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Row, Sql, sql, truth};
 use super::totals::{CountedList, MEMBERS, PageStart, STALE, not_negative, read_not_negative};
 use super::{Store, StoreError, Texts};
@@ -121,9 +121,9 @@ impl Members {
     }
 
     /// Adds the member in the first two columns of a row.
-    fn add(&mut self, row: &Row) -> Result<(), sqlx::Error> {
+    fn add(&mut self, row: &Row, held: &HeldRows) -> Result<(), sqlx::Error> {
         let (email, name) = (row.text(0)?, row.text(1)?);
-        hold_row_memory(email.len() + name.len() + 2 * size_of::<u32>())?;
+        held.hold(email.len() + name.len() + 2 * size_of::<u32>())?;
         self.emails.push(email);
         self.names.push(name);
         Ok(())
@@ -241,13 +241,13 @@ impl Store {
             at_once = MAX_MEMBERS_AT_ONCE,
         )
         .with_custom_plan();
-        let (mut found, mut members, mut last) = (None, Members::default(), None);
+        let (mut found, mut members, mut last, held) = (None, Members::default(), None, reader.rows());
         let mut each = |row: Row| {
             // The row of the group comes first, because it has no address. Without a group there are no members.
             if found.is_none() {
                 found = Some((GroupSummary::read(id, &row)?, row.get::<bool>(5)?));
             } else if members.bytes() < MAX_BYTES_AT_ONCE {
-                members.add(&row)?;
+                members.add(&row, &held)?;
                 last = Some((row.get::<Option<String>>(2)?, row.get::<i64>(3)?));
             }
             Ok(())

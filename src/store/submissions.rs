@@ -16,7 +16,7 @@ use std::ops::Range;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::engine::{PooledConnection, hold_row_memory};
+use super::engine::PooledConnection;
 use super::filter::SortBy;
 use super::statement::{Fields, ListRecord, MalformedRecord, Row, SortDirection, Sql};
 use super::{Store, StoreError};
@@ -131,7 +131,7 @@ pub(super) struct SubmissionRows {
 impl SubmissionRows {
     /// All rows of a statement, unless they are too long.
     pub(super) async fn fetch(reader: &mut PooledConnection, sql: Sql) -> Result<Self, sqlx::Error> {
-        let (mut rows, mut bytes) = (Self::default(), 0_usize);
+        let (mut rows, mut bytes, held) = (Self::default(), 0_usize, reader.rows());
         let mut each = |row: Row| {
             let row_bytes = row.bytes();
             bytes = bytes.saturating_add(row_bytes);
@@ -140,7 +140,7 @@ impl SubmissionRows {
                 rows.all.truncate(1);
             }
             if !rows.are_too_long || rows.all.is_empty() {
-                hold_row_memory(row_bytes)?;
+                held.hold(row_bytes)?;
                 rows.all.push(row);
             }
             Ok(())

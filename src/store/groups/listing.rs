@@ -135,12 +135,12 @@ impl MemberReader {
             limit,
         )
         .with_custom_plan();
-        let (mut members, mut last, mut is_whole) = (Members::default(), None, true);
+        let (mut members, mut last, mut is_whole, held) = (Members::default(), None, true, reader.rows());
         let mut each = |row: Row| {
             // The rest is read again by the next batch, which is smaller.
             is_whole = is_whole && (members.is_empty() || members.bytes() < BATCH_BYTES);
             if is_whole {
-                members.add(&row)?;
+                members.add(&row, &held)?;
                 last = Some((row.get::<Option<String>>(2)?, row.get::<i64>(3)?));
             }
             Ok(())
