@@ -235,10 +235,19 @@ impl Writer {
                 Token::Text(span) => self.text.push_str(span.of(text)),
                 Token::Break => self.text.push(' '),
                 Token::Value(name) => self.place(&mut slots[slot_of(name)]),
-                Token::Part(name) => match std::mem::replace(&mut slots[slot_of(name)], Slot::Bound(0)) {
-                    Slot::Given(Argument::Part(part)) => self.write(part),
-                    other => unreachable!("{} is no part that is written once: {text}", other.name()),
-                },
+                Token::Part(name) => {
+                    let slot = &mut slots[slot_of(name)];
+                    if let Slot::Given(Argument::Part(part)) = slot
+                        && let [Piece::Text(constant)] = part.pieces[..]
+                    {
+                        self.text.push_str(constant);
+                        continue;
+                    }
+                    match std::mem::replace(slot, Slot::Bound(0)) {
+                        Slot::Given(Argument::Part(part)) => self.write(part),
+                        other => unreachable!("{} is no part that is written once: {text}", other.name()),
+                    }
+                }
                 Token::In(name) => self.write_list(["= ANY (", ")"], &mut slots[slot_of(name)]),
                 Token::InUnsized(name) => {
                     self.write_list(["= ANY ((SELECT ", "::bigint[])::bigint[])"], &mut slots[slot_of(name)]);
@@ -309,24 +318,24 @@ impl Writer {
 
     fn bind(&mut self, value: Argument) {
         self.values.push(value);
-        let position = self.values.len() - 1;
-        // SQLite plans with the value of a bare placeholder in LIMIT, so it would prepare the statement again each time.
-        if self.dialect == Dialect::Sqlite && self.text.ends_with("LIMIT ") {
-            self.text.push_str("CAST(");
-            self.write_placeholder(position);
-            self.text.push_str(" AS INTEGER)");
-        } else {
-            self.write_placeholder(position);
-        }
+        self.write_placeholder(self.values.len() - 1);
     }
 
     fn write_placeholder(&mut self, position: usize) {
+        // SQLite plans with the value of a bare placeholder in LIMIT, so it would prepare the statement again each time.
+        let is_limit = self.dialect == Dialect::Sqlite && self.text.ends_with("LIMIT ");
+        if is_limit {
+            self.text.push_str("CAST(");
+        }
         if self.literals {
             let literal = self.values[position].literal(self.dialect);
             self.text.push_str(&literal);
         } else {
             self.text.push('$');
             self.text.push_str(&(position + 1).to_string());
+        }
+        if is_limit {
+            self.text.push_str(" AS INTEGER)");
         }
     }
 
