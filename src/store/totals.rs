@@ -65,7 +65,7 @@ impl CountedList {
 
     /// An expression: how many there are in the block `n.key`.
     fn count_of_block(self) -> Sql {
-        sql!("(SELECT count(*) {+rows} AND id BETWEEN n.key << 10 AND (n.key << 10) + 1023)", rows = self.rows(),)
+        sql!("(SELECT count(*) {+rows} AND id BETWEEN n.key << 10 AND (n.key << 10) + 1023)", rows = self.rows())
     }
 
     /// A condition: the counts of all blocks may be wrong.
@@ -75,7 +75,7 @@ impl CountedList {
 
     /// A table expression `n (key)`: the blocks whose counts may be wrong.
     fn stale_blocks(self) -> Sql {
-        sql!("(SELECT DISTINCT key FROM stale_counts WHERE counted = {+noted} AND key >= 0) AS n", noted = self.noted(),)
+        sql!("(SELECT DISTINCT key FROM stale_counts WHERE counted = {+noted} AND key >= 0) AS n", noted = self.noted())
     }
 
     /// An expression: how many there are.
@@ -353,7 +353,8 @@ async fn recount_members(transaction: &mut Transaction, groups: Option<&[i64]>) 
             sql!("DELETE FROM listed_counts WHERE counted = 'members' AND key {in groups}", groups),
             sql!(
                 "INSERT INTO listed_counts (counted, key, status, listed)
-                 SELECT 'members', group_id, '', count(*) FROM group_members WHERE group_id {in groups} GROUP BY group_id",
+                 SELECT 'members', group_id, '', count(*) FROM group_members
+                 WHERE group_id {in groups} GROUP BY group_id",
                 groups,
             ),
         ],

@@ -130,7 +130,8 @@ async fn unnumbered_among(reader: &mut PooledConnection, entries: &[LogEntry]) -
          SELECT c.shown_in FROM intake n JOIN submission_changes c ON c.submission_id = n.submission_id
          WHERE c.shown_in {in ids}
          UNION
-         SELECT s.id FROM intake n JOIN submissions s ON s.parent_id = n.submission_id WHERE n.children AND s.id {in ids}
+         SELECT s.id FROM intake n JOIN submissions s ON s.parent_id = n.submission_id
+         WHERE n.children AND s.id {in ids}
          UNION
          SELECT NULL FROM intake WHERE submission_id IS NULL",
         ids = &ids,

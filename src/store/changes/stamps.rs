@@ -62,8 +62,8 @@ pub(super) async fn forget(transaction: &mut Transaction, until: Timestamp) -> R
     // The one that was the newest then is still that of cursors.
     let sql = sql!(
         "SELECT unstamped_seq,
-           (SELECT max(seq) FROM change_stamps
-            WHERE seq < coalesce((SELECT seq FROM change_stamps WHERE at >= {until} ORDER BY seq LIMIT 1), last_seq + 1))
+           (SELECT max(seq) FROM change_stamps WHERE seq < coalesce(
+             (SELECT seq FROM change_stamps WHERE at >= {until} ORDER BY seq LIMIT 1), last_seq + 1))
          FROM change_state
          {scans: stamps are read in order up to the first that is kept}",
         until,

@@ -78,7 +78,7 @@ impl<'f> CountedSearch<'f> {
 
     /// The total, and whether the intake is empty.
     pub(super) fn total(&self) -> Sql {
-        sql!("SELECT ({+count}) AS total, {+is_settled} AS is_settled", count = self.count(), is_settled = is_settled(),)
+        sql!("SELECT ({+count}) AS total, {+is_settled} AS is_settled", count = self.count(), is_settled = is_settled())
     }
 
     fn count(&self) -> Sql {

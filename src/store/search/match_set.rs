@@ -72,8 +72,7 @@ pub(super) fn matched(resolved: &ResolvedFilter<'_>, plan: SearchPlan) -> Sql {
 }
 
 /// Postgres evaluates a materialized table only as far as it is read, and continues from there. So the same table is
-/// counted and then read. OFFSET keeps it from turning the search in the documents into a join that first finds all documents
-/// with the keyword.
+/// counted and then read. OFFSET keeps it from turning EXISTS into a join that first finds all documents with the keyword.
 fn matched_on_postgres(resolved: &ResolvedFilter<'_>, keyword: &Keyword) -> Sql {
     let steps = STEPS.into_iter().flat_map(|(hits, others)| {
         [
@@ -91,7 +90,8 @@ fn matched_on_postgres(resolved: &ResolvedFilter<'_>, keyword: &Keyword) -> Sql 
              SELECT 1 FROM listed_documents WHERE shown_in = o.id AND {+is_in_document} LIMIT 1 OFFSET 0)
            UNION ALL
            SELECT * FROM (
-             SELECT s.id, s.{+column} FROM listed_submissions s WHERE {+conditions} AND s.id IN ({+ids_of_hits})) AS found
+             SELECT s.id, s.{+column} FROM listed_submissions s
+             WHERE {+conditions} AND s.id IN ({+ids_of_hits})) AS found
            WHERE NOT (SELECT yes FROM few))",
         hits = hits(keyword),
         column = column(resolved.filter.sort_by),

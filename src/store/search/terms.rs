@@ -47,7 +47,8 @@ fn division(terms: &BTreeSet<Vec<i64>>) -> Sql {
     sql!(
         "s.id IN (
            SELECT t.shown_in
-           FROM {pg: unnest({numbers}, {digests}) AS w (number, term) | lite: {rows wanted: number bigint, term bigint} AS w}
+           FROM {pg: unnest({numbers}, {digests}) AS w (number, term)
+                | lite: {rows wanted: number bigint, term bigint} AS w}
              CROSS JOIN listed_terms t
            WHERE t.term = w.term GROUP BY t.shown_in HAVING count(DISTINCT w.number) = {count})",
         numbers = wanted.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
