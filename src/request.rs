@@ -40,6 +40,7 @@ use crate::administration::{Administration, Area, MAX_FORM, Visit, WebhookTools,
 use crate::api::{self, Call, IgnoredParameters};
 use crate::config::RequestLimits;
 use crate::domains::Domains;
+use crate::endpoint::{BodyKind, Matched};
 use crate::error::Refusal;
 use crate::gate::{Authority, Connection, Gate, Transport, check_form, check_method, check_size};
 use crate::memory::{Memory, MemoryShare};
@@ -275,15 +276,16 @@ impl Pipeline {
             *name = Some(redirect::NAME);
             return Ok(reply);
         }
-        let (route, segment) = area.route(visit.head)?;
-        *name = Some(route.name);
+        let found = area.find(visit.head)?;
+        *name = Some(found.endpoint.name);
         let share = MemoryShare::new(&self.memory, &visit.tenant.memory);
-        let ReceivedBody { bytes, permit: _permit } = if route.method == Method::POST && !body.is_end_stream() {
+        let ReceivedBody { bytes, permit: _permit } = if found.endpoint.method == Method::POST && !body.is_end_stream()
+        {
             body::read(&visit.head.headers, body, Coding::Identity, MAX_FORM, &self.limits, &share).await?
         } else {
             ReceivedBody::default()
         };
-        let answering = area.answer(visit, route, segment, bytes);
+        let answering = area.answer(visit, found, bytes);
         let serving = share.clone().serve(async { respond::reserve(answering.await?, &share) });
         TimeBudget::of(self.limits.request).run(pin!(serving)).await
     }
@@ -301,21 +303,20 @@ impl Pipeline {
         let admitting = self.gate.admit(tenant, token, report, &mut context.budget).instrument(step!("admit"));
         let admitted = time.run(pin!(admitting)).await?;
 
-        // HEAD works wherever GET does; the body is left out when the answer is sent.
-        let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
-        let route = api::route(method, path);
-        admitted.note_use(route.as_ref().map_or(NO_ROUTE, api::Route::name), caller);
-        let route = route?;
-        context.route = Some(route.name());
-        context.ignored = head.uri.query().map(|query| route.ignored(query));
-        let has_body = route.takes_body() && !body.is_end_stream();
+        let found = api::ENDPOINTS.find(&head.method, path);
+        admitted.note_use(found.as_ref().map_or(NO_ROUTE, |found| found.endpoint.name), caller);
+        let Matched { endpoint, segments } = found?;
+        context.route = Some(endpoint.name);
+        context.ignored = head.uri.query().map(|query| IgnoredParameters::from_query(query, endpoint.query));
+        let has_body = endpoint.body != BodyKind::None && !body.is_end_stream();
         let declared = if has_body { DeclaredFormat::of(&head.headers)? } else { DeclaredFormat::JSON };
         let share = MemoryShare::new(&self.memory, &admitted.tenant().memory);
-        let (limit, limits) = (route.body_limit(&self.limits), &self.limits);
+        let (limit, limits) = (endpoint.body.limit(&self.limits), &self.limits);
         let ReceivedBody { bytes: body, permit: _permit } =
             body::read(&head.headers, body, declared.coding, limit, limits, &share).await?;
         declared.check(&body)?;
         let call = Call {
+            segments,
             origin: authority.origin(),
             query: head.uri.query().unwrap_or_default(),
             body,
@@ -327,8 +328,8 @@ impl Pipeline {
             subscription_changes: &self.subscription_changes,
             noticed_writes: &self.noticed_writes,
         };
-        time.set_limit(route.time_limit(&self.limits));
-        let handling = api::handle(&admitted, route, call).instrument(step!("handle"));
+        time.set_limit(endpoint.time.of(&self.limits));
+        let handling = (endpoint.handler)(&admitted, call).instrument(step!("handle"));
         let serving = share.clone().serve(async { respond::reserve(handling.await?, &share) });
         time.run(pin!(serving)).await
     }

@@ -91,7 +91,7 @@ pub use schema::{
 pub use search::SearchPage;
 pub use settle::Events;
 use settle::Settler;
-pub use statement::{Page, PageRequest, Texts, fold};
+pub use statement::{Page, PageRequest, Texts, fold, statement_texts};
 pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
 pub use subscriptions::{
     AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, InspectedSubscription, LeasedSubscription,
@@ -157,7 +157,7 @@ impl Store {
     }
 
     async fn check(location: &DatabaseLocation, database: Database, max_connections: u32) -> Result<Self, StoreError> {
-        let file = DatabaseFile::at(location);
+        let file = location.file().map(DatabaseFile::at);
         let identified = match Self::identify(&database).await {
             // A pooler in transaction mode was detected; the next connection uses unnamed statements.
             Err(error) if error.is_lost_statement() => Self::identify(&database).await,

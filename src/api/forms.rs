@@ -39,8 +39,8 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     }))
 }
 
-pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = IdKind::Form.parse(id).ok_or(Refusal::FormNotFound)?;
+pub(super) async fn show(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = IdKind::Form.parse(call.id()).ok_or(Refusal::FormNotFound)?;
     let form = store(admitted).await?.find_form(id).await?.ok_or(Refusal::FormNotFound)?;
     let mut json = Json::with_capacity(2048);
     json.raw("{\"data\":{");

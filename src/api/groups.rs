@@ -104,8 +104,8 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     Ok(page::reply(call, "/api/v1/group", request, groups, |json, group| _ = json.value(&GroupJson::from(&group))))
 }
 
-pub(super) async fn show(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
-    let id = IdKind::Group.parse(id).ok_or(Refusal::GroupNotFound)?;
+pub(super) async fn show(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = IdKind::Group.parse(call.id()).ok_or(Refusal::GroupNotFound)?;
     if query::values(call, "page").next().is_none() {
         let group = store(admitted).await?.find_group(id).await?.ok_or(Refusal::GroupNotFound)?;
         return reply(group, End::Group).await;
@@ -195,8 +195,8 @@ impl MemberList {
     }
 }
 
-pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = IdKind::Group.parse(id).ok_or(Refusal::GroupNotFound)?;
+pub(super) async fn delete(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = IdKind::Group.parse(call.id()).ok_or(Refusal::GroupNotFound)?;
     let report = match store(admitted).await?.delete_group(id).await? {
         Deletion::Deleted { detached } => json!({ "deleted": true, "detached": detached }),
         Deletion::UsedInFlows { detached } => {

@@ -180,9 +180,9 @@ pub(super) async fn stream_changes(
     streamed::reply(reader, Closing::Changes(Box::new(end)), zone).await
 }
 
-pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
+pub(super) async fn show(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let zone = &admitted.tenant().timezone;
-    let id = IdKind::Submission.parse(id).ok_or(Refusal::SubmissionNotFound)?;
+    let id = IdKind::Submission.parse(call.id()).ok_or(Refusal::SubmissionNotFound)?;
     let store = store(admitted).await?;
     let found = store.submission(id).await?;
     if let Some(shown) = found.read()? {

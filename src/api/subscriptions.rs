@@ -102,8 +102,8 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     }))
 }
 
-pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = IdKind::Subscription.parse(id).ok_or(Refusal::SubscriptionNotFound)?;
+pub(super) async fn show(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = IdKind::Subscription.parse(call.id()).ok_or(Refusal::SubscriptionNotFound)?;
     let found = store(admitted).await?.find_subscription(id).await?.ok_or(Refusal::SubscriptionNotFound)?;
     Ok(Reply::json(StatusCode::OK, &json!({ "data": SubscriptionJson::from(found) })))
 }
@@ -150,8 +150,8 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
 
 /// Deletes a subscription by the id that `POST /subscribe` returned. Deleting it again succeeds, as in
 /// [`unsubscribe`]: tools retry, and take an error to mean that the subscription still exists.
-pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = IdKind::Subscription.parse(id).ok_or(Refusal::SubscriptionNotFound)?;
+pub(super) async fn delete(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = IdKind::Subscription.parse(call.id()).ok_or(Refusal::SubscriptionNotFound)?;
     let deleted = store(admitted).await?.unsubscribe(&Unsubscription::Id(id)).await?;
     Ok(Reply::json(StatusCode::OK, &json!({ "deleted": deleted })))
 }

@@ -24,6 +24,7 @@ mod postgres;
 pub(crate) mod raw;
 mod remedy;
 pub(in crate::store) mod retry;
+mod schema_setting;
 mod session;
 mod session_attributes;
 mod session_source;

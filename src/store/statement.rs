@@ -4,6 +4,7 @@
 
 mod argument;
 mod folding;
+mod listed;
 mod page;
 mod pushed;
 mod records;
@@ -18,10 +19,11 @@ pub use folding::fold;
 pub(super) use folding::{
     MAX_INDEXED, SEPARATOR, UNINDEXED_END, answer_digest, folded, length_is, searchable, term_digest,
 };
+pub use listed::statement_texts;
 pub(super) use page::PageScan;
 pub use page::{Page, PageRequest, SortDirection};
 pub(super) use records::{Fields, ListRecord, MalformedRecord, truth};
-pub(super) use row::{RepairedTexts, Row};
+pub(super) use row::{RepairedTexts, Row, RowHandler};
 pub(super) use rows::{JsonRows, JsonTimestamp, TableSpec, push_column_names};
 pub(super) use sql::{Dialect, Sql, sql};
 pub(super) use template::Template;

@@ -47,8 +47,8 @@ impl<'d> From<&'d AttemptRecord> for DeliveryJson<'d> {
     }
 }
 
-pub(in crate::api) async fn list(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
-    let id = subscription_id(id)?;
+pub(in crate::api) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = subscription_id(call.id())?;
     let mut faults = Faults::default();
     let request = page::parse(call, PAGE_SIZE, &mut faults);
     let accepted = match query::value(call, "status", &mut faults).as_deref() {

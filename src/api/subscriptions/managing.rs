@@ -27,20 +27,20 @@ const DEFAULT_GRACE_SECONDS: u32 = 24 * 60 * 60;
 /// miss events.
 const MAX_GRACE_SECONDS: u32 = 30 * 24 * 60 * 60;
 
-pub(in crate::api) async fn pause(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = subscription_id(id)?;
+pub(in crate::api) async fn pause(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = subscription_id(call.id())?;
     reply(store(admitted).await?.pause_subscription(id, None).await?, None)
 }
 
-pub(in crate::api) async fn resume(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
-    let id = subscription_id(id)?;
+pub(in crate::api) async fn resume(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = subscription_id(call.id())?;
     let resumed = store(admitted).await?.resume_subscription(id, None).await?;
     call.subscription_changes.announce(&admitted.tenant().slug);
     reply(resumed, None)
 }
 
-pub(in crate::api) async fn rotate(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
-    let id = subscription_id(id)?;
+pub(in crate::api) async fn rotate(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = subscription_id(call.id())?;
     let body = Body::of(call, &["grace_seconds"])?;
     let mut faults = Faults::default();
     let sent = body.entries().next().map(|entry| values::scalar(entry, &mut faults, grace_seconds)).transpose()?;

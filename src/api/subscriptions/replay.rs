@@ -19,8 +19,8 @@ const MAX_SUBMISSIONS: usize = 100;
 
 const KEYS: [&str; 4] = ["event", "submissions", "since", "failed"];
 
-pub(in crate::api) async fn replay(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
-    let id = subscription_id(id)?;
+pub(in crate::api) async fn replay(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = subscription_id(call.id())?;
     let body = Body::of(call, &KEYS)?;
     let mut entries = body.entries();
     let (Some(entry), None) = (entries.next(), entries.next()) else {

@@ -139,8 +139,8 @@ fn envelope<'e>(
     }
 }
 
-pub(in crate::api) async fn test(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
-    let id = subscription_id(id)?;
+pub(in crate::api) async fn test(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = subscription_id(call.id())?;
     let (store, tenant) = (store(admitted).await?, admitted.tenant());
     let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
     match send_test(&store, call.tests, call.seals, origin, id).await {

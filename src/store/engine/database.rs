@@ -8,18 +8,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sqlx::SqlSafeStr;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use super::connections::Role;
 use super::error::StoreError;
 use super::limits::DatabaseLimits;
 use super::pool::Pool;
-use super::pool::connection::PooledConnection;
+use super::pool::connection::{PooledConnection, WriterTurn};
 use super::pooler;
-use super::session::RowHandler;
 use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::{DatabaseFailure, DatabaseMetrics};
-use crate::store::statement::{Dialect, Row, Sql};
+use crate::store::statement::{Dialect, Row, RowHandler, Sql};
 
 /// The connections of one tenant's database.
 #[derive(Clone, Debug)]
@@ -39,10 +38,6 @@ enum Writers {
     /// Nobody: see [`StoreError::OfDrill`].
     Nobody,
 }
-
-/// Leave to write. Held for as long as the connection of a writer.
-#[derive(Debug)]
-pub(super) struct WriterTurn(Option<OwnedSemaphorePermit>);
 
 impl WriterTurn {
     fn role(&self) -> Role {

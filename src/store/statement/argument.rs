@@ -75,6 +75,7 @@ from! {
     &Arc<[i64]> => |value| Self::Integers(Arc::clone(value));
     Texts => |value| Self::Texts(value.into());
     &Arc<Texts> => |value| Self::Texts(Arc::clone(value));
+    &[String] => |value| Self::Texts(value.iter().collect::<Texts>().into());
     Sql => |value| Self::Part(value);
     PageScan => |value| Self::Page(value);
     &PageScan => |value| Self::Page(*value);

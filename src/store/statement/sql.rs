@@ -286,7 +286,7 @@ impl Writer {
                     let Slot::Given(rows) = std::mem::replace(&mut slots[slot_of(batch)], Slot::Bound(0)) else {
                         unreachable!("a batch is written once: {text}")
                     };
-                    let columns = columns.of(text).split(", ");
+                    let columns = columns.of(text).split(',').map(str::trim);
                     self.write_rows(rows, columns.map(|column| column.split_once(' ').expect("a name and a type")));
                 }
                 Token::Records(fields) => self.write_records(fields.of(text)),

@@ -14,18 +14,17 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
 use super::{OpenError, Pool};
-use crate::memory::{self, MemorySpent};
+use crate::memory;
 use crate::metrics::DatabaseFailure;
 use crate::store::engine::breaker::{BreakerPermit, TRIAL_LIMIT};
 use crate::store::engine::connections::ConnectionPermit;
-use crate::store::engine::database::WriterTurn;
 use crate::store::engine::database_time::Timing;
-use crate::store::engine::failure::is_stale_plan;
+use crate::store::engine::failure::{is_out_of_memory, is_stale_plan, out_of_memory, timed_out};
 use crate::store::engine::limits::DatabaseLimits;
 use crate::store::engine::pooler::Pooler;
-use crate::store::engine::session::{RowHandler, Session, timed_out};
+use crate::store::engine::session::Session;
 use crate::store::engine::write_access::ReadOnlyFile;
-use crate::store::statement::{Dialect, Row, Sql};
+use crate::store::statement::{Dialect, Row, RowHandler, Sql};
 use crate::telemetry::step;
 
 /// How much later than the database's own limit a statement is abandoned here, in case the database hangs.
@@ -48,6 +47,10 @@ pub(super) enum Found {
     /// It was idle, and not pinged.
     IdleUnverified,
 }
+
+/// Leave to write. Held for as long as the connection of a writer.
+#[derive(Debug)]
+pub(in crate::store::engine) struct WriterTurn(pub(in crate::store::engine) Option<OwnedSemaphorePermit>);
 
 /// A connection, and the state in which it is.
 #[derive(Debug)]
@@ -362,15 +365,6 @@ impl Drop for PooledConnection {
 /// Counts bytes of rows against the memory of the current request. The error ends the statement.
 pub(in crate::store) fn hold_row_memory(bytes: usize) -> Result<(), sqlx::Error> {
     memory::hold_rows(bytes).map_err(out_of_memory)
-}
-
-/// Wraps [`MemorySpent`] as the error of a statement. [`crate::store::StoreError`] unwraps it.
-fn out_of_memory(spent: MemorySpent) -> sqlx::Error {
-    sqlx::Error::Decode(Box::new(spent))
-}
-
-pub(in crate::store::engine) fn is_out_of_memory(error: &sqlx::Error) -> bool {
-    matches!(error, sqlx::Error::Decode(cause) if cause.is::<MemorySpent>())
 }
 
 /// Why a statement failed.
