@@ -65,19 +65,18 @@ impl Store {
         let reader = self.database.reader().await?;
         let start = CountedList::Forms.start_of(page);
         let sql = sql!(
-            "{+skipped}SELECT {+total}, {+stale},
+            "SELECT {+total}, {+stale},
                ({records: id, name, anonymous}
                 FROM (SELECT id, name, anonymous FROM forms
                       WHERE NOT disabled AND parent_id IS NULL{+behind_skipped}
                       ORDER BY id{+limit}) AS page)
              {scans: all forms are counted if all counts may be wrong}",
-            skipped = start.skipped(),
             total = CountedList::Forms.total(),
             stale = Sql::text(STALE),
             behind_skipped = start.behind_skipped("id"),
             limit = start.limit(),
         );
-        let row = self.fetch_list(reader, sql).await?;
+        let row = self.fetch_list(reader, start.with_skipped(sql)).await?;
         Ok(Page { items: row.records(2)?, total: not_negative(row.get(0)?) })
     }
 

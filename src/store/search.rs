@@ -282,11 +282,11 @@ async fn scan_of(
 /// Everything that a page shows, unordered, and the total. Only the total if the page is empty.
 fn select_first_page(counted: &CountedSearch<'_>, filter: &SubmissionFilter, page: PageRequest) -> Sql {
     sql!(
-        "WITH found (total, is_settled) AS ({+total}), page (id, at) AS ({+page})
-         SELECT shown.*, found.total, found.is_settled FROM found LEFT JOIN ({+rows}) AS shown ON true",
-        total = counted.total(),
+        "WITH found (total, is_settled) AS ({+found}), page (id, at) AS ({+page})
+         SELECT shown.*, found.total, found.is_settled FROM found LEFT JOIN ({+page_rows}) AS shown ON true",
+        found = counted.total(),
         page = counted.page(filter.sort_by, &PageScan::forward(page, filter.sort_direction)),
-        rows = select_rows(FormFields::OncePerForm, || Sql::text("= ANY (ARRAY (SELECT id FROM page))")),
+        page_rows = select_rows(FormFields::OncePerForm, || Sql::text("= ANY (ARRAY (SELECT id FROM page))")),
     )
 }
 
@@ -299,25 +299,25 @@ fn select_page_with_total(
 ) -> Sql {
     let SubmissionFilter { sort_by, sort_direction, .. } = *resolved.filter;
     let scan = PageScan::forward(page, sort_direction);
-    let order = order_by_position(sort_direction);
+    let order_of_page = order_by_position(sort_direction);
     if let Some(counted) = counted {
         return sql!(
-            "WITH found (total, is_settled) AS ({+total}), page (id, at) AS ({+page})
-             SELECT total, is_settled, ({records: id} FROM (SELECT id FROM page {+order}) AS page) FROM found",
-            total = counted.total(),
+            "WITH found (total, is_settled) AS ({+found}), page (id, at) AS ({+page})
+             SELECT total, is_settled, ({records: id} FROM (SELECT id FROM page {+order_of_page}) AS page) FROM found",
+            found = counted.total(),
             page = counted.page(sort_by, &scan),
-            order,
+            order_of_page,
         );
     }
     let sql = sql!(
         "WITH {+matched},
          found (total, is_settled) AS (SELECT count(*), {+is_settled} FROM matched),
-         page (id, at) AS (SELECT id, at FROM matched {+order}{page scan})
-         SELECT total, is_settled, ({records: id} FROM (SELECT id FROM page {+order}) AS page) FROM found
+         page (id, at) AS (SELECT id, at FROM matched {+order_of_page}{page scan})
+         SELECT total, is_settled, ({records: id} FROM (SELECT id FROM page {+order_of_page}) AS page) FROM found
          {scans: a filter may leave all submissions}",
         matched = match_set::matched(resolved, plan),
         is_settled = is_settled(),
-        order,
+        order_of_page,
         scan,
     );
     sql.with_custom_plan()
@@ -326,9 +326,9 @@ fn select_page_with_total(
 /// The ids of a page, in its order.
 fn select_page(counted: &CountedSearch<'_>, filter: &SubmissionFilter, scan: &PageScan) -> Sql {
     let sql = sql!(
-        "SELECT id FROM ({+page}) AS page {+order}",
+        "SELECT id FROM ({+page}) AS page {+order_of_page}",
         page = counted.page(filter.sort_by, scan),
-        order = order_by_position(filter.sort_direction),
+        order_of_page = order_by_position(filter.sort_direction),
     );
     sql.with_custom_plan()
 }

@@ -65,7 +65,10 @@ impl CountedList {
 
     /// An expression: how many there are in the block `n.key`.
     fn count_of_block(self) -> Sql {
-        sql!("(SELECT count(*) {+rows} AND id BETWEEN n.key << 10 AND (n.key << 10) + 1023)", rows = self.rows())
+        sql!(
+            "(SELECT count(*) {+counted_rows} AND id BETWEEN n.key << 10 AND (n.key << 10) + 1023)",
+            counted_rows = self.rows()
+        )
     }
 
     /// A condition: the counts of all blocks may be wrong.
@@ -81,14 +84,14 @@ impl CountedList {
     /// An expression: how many there are.
     pub(super) fn total(self) -> Sql {
         sql!(
-            "CASE WHEN {+all_are_stale} THEN (SELECT count(*) {+rows}) ELSE CAST(
+            "CASE WHEN {+all_are_stale} THEN (SELECT count(*) {+counted_rows}) ELSE CAST(
                coalesce((SELECT listed FROM listed_counts
                  WHERE counted = {+counted} AND key = -1 AND status = ''), 0)
                + coalesce((SELECT sum({+count_of_block} - coalesce((SELECT c.listed FROM listed_counts c
                  WHERE c.counted = {+counted} AND c.key = n.key AND c.status = ''), 0)) FROM {+stale_blocks}), 0)
                AS bigint) END",
             all_are_stale = self.all_are_stale(),
-            rows = self.rows(),
+            counted_rows = self.rows(),
             counted = self.counted(),
             count_of_block = self.count_of_block(),
             stale_blocks = self.stale_blocks(),
@@ -108,7 +111,7 @@ impl CountedList {
     // Until its callers are templates.
     pub(super) fn write_skipped(self, sql: &mut Sql, page: PageRequest) -> PageStart {
         let start = self.start_of(page);
-        sql.append(start.skipped());
+        sql.append(start.with_skipped(Sql::default()));
         start
     }
 
@@ -138,10 +141,10 @@ impl CountedList {
                 let old = sql!("DELETE FROM listed_counts WHERE counted = {+counted}", counted = self.counted());
                 let new = sql!(
                     "INSERT INTO listed_counts (counted, key, status, listed)
-                     SELECT {+counted}, id >> 10, '', count(*) {+rows} GROUP BY 2
+                     SELECT {+counted}, id >> 10, '', count(*) {+counted_rows} GROUP BY 2
                      {scans: everything is counted}",
                     counted = self.counted(),
-                    rows = self.rows(),
+                    counted_rows = self.rows(),
                 );
                 [old, new]
             }
@@ -172,9 +175,9 @@ pub(super) enum PageStart {
 }
 
 impl PageStart {
-    /// The start of the statement: of a page far inside, the table `skipped (listed, last_id)`.
-    pub(super) fn skipped(self) -> Sql {
-        let Self::Skipped(list, page) = self else { return Sql::default() };
+    /// The statement that reads a page: if it is far inside, with the table `skipped (listed, last_id)`.
+    pub(super) fn with_skipped(self, statement: Sql) -> Sql {
+        let Self::Skipped(list, page) = self else { return statement };
         // Not the first id behind the skipped blocks: that of the last block is none.
         sql!(
             "WITH blocks (key, listed) AS (
@@ -186,13 +189,14 @@ impl PageStart {
                SELECT CAST(coalesce(max(through), 0) AS bigint), coalesce((max(key) << 10) + 1023, 0)
                FROM (SELECT key, sum(listed) OVER (ORDER BY key) AS through FROM blocks) AS running
                WHERE through <= {offset} AND NOT {+all_are_stale})
-             ",
+             {+statement}",
             counted = list.counted(),
             left_out = list.stale_blocks(),
             count_of_block = list.count_of_block(),
             stale_blocks = list.stale_blocks(),
             offset = page.offset(),
             all_are_stale = list.all_are_stale(),
+            statement,
         )
     }
 

@@ -150,8 +150,8 @@ async fn entries_of_forms(
     wanted: i64,
 ) -> Result<(Vec<LogEntry>, i64), StoreError> {
     let sql = sql!(
-        "SELECT id FROM {+wanted} AS wanted LIMIT {limit}",
-        wanted = with_sub_forms(forms),
+        "SELECT id FROM {+with_sub_forms} AS wanted LIMIT {limit}",
+        with_sub_forms = with_sub_forms(forms),
         limit = MAX_LOOKED_UP as i64 + 1,
     );
     let rows = reader.fetch_all(sql).await?;
@@ -184,9 +184,9 @@ async fn entries_of_forms(
         // One that was deleted has no submissions, and may have had some.
         let within = || {
             sql!(
-                "IN (SELECT id FROM {+wanted} AS wanted
+                "IN (SELECT id FROM {+with_sub_forms} AS wanted
                    UNION SELECT {pg: unnest({forms}::bigint[]) | lite: value FROM json_each({forms})})",
-                wanted = with_sub_forms(forms),
+                with_sub_forms = with_sub_forms(forms),
                 forms,
             )
         };

@@ -24,7 +24,7 @@ pub struct LogMark {
 
 /// An expression: the stamp of the settling that gave a number.
 pub(in crate::store) fn stamp_of(number: Sql) -> Sql {
-    sql!("coalesce((SELECT h.stamp FROM change_stamps h WHERE h.seq >= {+number} ORDER BY h.seq LIMIT 1), 0)", number,)
+    sql!("coalesce((SELECT h.stamp FROM change_stamps h WHERE h.seq >= {+number} ORDER BY h.seq LIMIT 1), 0)", number)
 }
 
 /// A condition: the log still has the history of a mark.

@@ -132,11 +132,11 @@ impl<'f> CountedSearch<'f> {
         };
         let sql = sql!(
             "SELECT CAST(coalesce(max(through), 0) AS bigint), {+last}
-             FROM (SELECT key, sum(listed) OVER (ORDER BY {+order}) AS through
+             FROM (SELECT key, sum(listed) OVER (ORDER BY {+order_of_days}) AS through
                    FROM listed_counts WHERE counted = {+counted}) AS days
              WHERE through <= {offset}",
             last = Sql::text(last),
-            order = Sql::text(order),
+            order_of_days = Sql::text(order),
             counted = Sql::text(counted),
             offset = scan.offset,
         );
@@ -147,18 +147,18 @@ impl<'f> CountedSearch<'f> {
 /// The sum of the stored counts under some conditions.
 fn sum_of_counts(conditions: impl IntoIterator<Item = Sql>) -> Sql {
     sql!(
-        "SELECT CAST(coalesce(sum(listed), 0) AS bigint) FROM listed_counts WHERE {+conditions}",
-        conditions = all_of(conditions),
+        "SELECT CAST(coalesce(sum(listed), 0) AS bigint) FROM listed_counts WHERE {+of_counts}",
+        of_counts = all_of(conditions),
     )
 }
 
 /// A page of the submissions under some conditions.
-fn page_of_listed(by: SortBy, conditions: impl IntoIterator<Item = Sql>, order: Sql, scan: &PageScan) -> Sql {
+fn page_of_listed(by: SortBy, conditions: impl IntoIterator<Item = Sql>, order_of_page: Sql, scan: &PageScan) -> Sql {
     sql!(
-        "SELECT s.id, s.{+column} AS at FROM listed_submissions s WHERE {+conditions} {+order}{page scan}",
+        "SELECT s.id, s.{+column} AS at FROM listed_submissions s WHERE {+conditions} {+order_of_page}{page scan}",
         column = column(by),
         conditions = all_of(conditions),
-        order,
+        order_of_page,
         scan,
     )
 }
@@ -196,13 +196,13 @@ fn page_of_groups(forms: &CoveredForms<'_>, statuses: &[Status], scan: &PageScan
         "SELECT s.id, s.updated_at AS at
          FROM {+groups} CROSS JOIN
            {pg: LATERAL (
-             SELECT s.id, s.updated_at FROM listed_submissions s WHERE {+conditions} {+order}{page needed}) AS s
+             SELECT s.id, s.updated_at FROM listed_submissions s WHERE {+conditions} {+order_of_index}{page needed}) AS s
            | lite: listed_submissions s WHERE s.id IN (
-             SELECT s.id FROM listed_submissions s WHERE {+conditions} {+order}{page needed})}
+             SELECT s.id FROM listed_submissions s WHERE {+conditions} {+order_of_index}{page needed})}
          {+order_of_page}{page scan}",
         groups = Sql::joined(groups, " CROSS JOIN "),
         conditions = all_of(conditions),
-        order = in_order(SortBy::UpdatedAt, scan.direction),
+        order_of_index = in_order(SortBy::UpdatedAt, scan.direction),
         needed = scan.with_skipped(),
         order_of_page = order_by_position(scan.direction),
         scan,
@@ -218,7 +218,7 @@ fn total_of_span(start: Option<Timestamp>, end: Option<Timestamp>) -> Sql {
     let after = end.map(|end| (end.as_microsecond() + 1).div_euclid(DAY));
     let instant = |day: i64| Timestamp::from_microsecond(day.saturating_mul(DAY)).ok();
     let count = |conditions: Vec<Sql>| {
-        sql!("(SELECT count(*) FROM listed_submissions s WHERE {+conditions})", conditions = all_of(conditions),)
+        sql!("(SELECT count(*) FROM listed_submissions s WHERE {+conditions})", conditions = all_of(conditions))
     };
     let counts = match (first, after) {
         (Some(first), Some(after)) if first >= after => vec![count(was_created_in(start, end).collect())],
@@ -254,7 +254,7 @@ fn page_of_span(start: Option<Timestamp>, end: Option<Timestamp>, by: SortBy, sc
     let sql = sql!(
         "WITH near (id, at) AS MATERIALIZED (
            SELECT s.id, s.updated_at
-           FROM (SELECT s.id, s.updated_at, s.created_at FROM listed_submissions s {+order}{page first}) AS s
+           FROM (SELECT s.id, s.updated_at, s.created_at FROM listed_submissions s {+order_of_index}{page first}) AS s
            WHERE {+span_of_near}),
          enough (yes) AS MATERIALIZED (SELECT count(*) >= {needed} FROM near)
          SELECT near.id, near.at FROM enough CROSS JOIN near WHERE enough.yes
@@ -263,7 +263,7 @@ fn page_of_span(start: Option<Timestamp>, end: Option<Timestamp>, by: SortBy, sc
               WHERE NOT (SELECT yes FROM enough)
          | lite: SELECT s.id, s.updated_at FROM enough CROSS JOIN listed_submissions s WHERE NOT enough.yes AND {+span}}
          {+order_of_page}{page scan}",
-        order = in_order(by, scan.direction),
+        order_of_index = in_order(by, scan.direction),
         first = PageScan { offset: 0, length: SCAN_AHEAD, ..*scan },
         span_of_near = all_of(span()),
         needed,
@@ -281,10 +281,10 @@ fn page_of_label(id: i64, shared: bool, scan: &PageScan) -> Sql {
     };
     sql!(
         "SELECT submission_id AS id, updated_at AS at FROM listed_by_label
-         WHERE label_id = {id} AND shared = {+shared} ORDER BY {+order}{page scan}",
+         WHERE label_id = {id} AND shared = {+shared} ORDER BY {+order_of_label}{page scan}",
         id,
         shared = Sql::text(if shared { "true" } else { "false" }),
-        order = Sql::text(order),
+        order_of_label = Sql::text(order),
         scan,
     )
 }

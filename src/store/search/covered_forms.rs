@@ -188,7 +188,7 @@ async fn climb(
     steps: u16,
 ) -> Result<Option<(Vec<i64>, bool)>, StoreError> {
     let limit = i64::from(steps) + 1;
-    let start = match start {
+    let climbed_from = match start {
         Start::Listed => sql!(
             "(SELECT DISTINCT key AS id FROM listed_counts WHERE counted = 'form' AND listed > 0
               ORDER BY key LIMIT {limit})",
@@ -201,7 +201,7 @@ async fn climb(
     // climb from many. The limit within the recursion is for SQLite, which otherwise finishes it before a limit applies.
     let sql = sql!(
         "WITH RECURSIVE climbed (form, at) AS (
-           SELECT id, id FROM {+start} AS start
+           SELECT id, id FROM {+climbed_from} AS start
            UNION ALL
            SELECT climbed.form, f.parent_id FROM climbed CROSS JOIN
              {pg: LATERAL (SELECT parent_id FROM forms WHERE id = climbed.at OFFSET 0) AS f
@@ -210,7 +210,7 @@ async fn climb(
          steps (form, at) AS (SELECT form, at FROM climbed LIMIT {limit})
          SELECT {+is_settled}, (SELECT count(*) FROM steps),
            ({records: form} FROM (SELECT DISTINCT form FROM steps WHERE at {in forms}) AS found)",
-        start,
+        climbed_from,
         limit,
         is_settled = is_settled(),
         forms,

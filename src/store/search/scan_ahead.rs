@@ -46,13 +46,13 @@ pub(super) async fn find_page(
     let sql = sql!(
         "SELECT id, form_id
          FROM (SELECT s.id, s.form_id, s.status, s.{+column} AS at FROM listed_submissions s
-               {+order}{page first}) AS s
-         WHERE {+conditions}
-         {+order}",
+               {+order_of_page}{page first}) AS s
+         WHERE {+has_status}
+         {+order_of_page}",
         column = column(filter.sort_by),
-        order = order_by_position(scan.direction),
+        order_of_page = order_by_position(scan.direction),
         first = PageScan { offset: 0, length: SCANNED, ..*scan },
-        conditions = all_of(has_status(Sql::text("status"), &filter.statuses)),
+        has_status = all_of(has_status(Sql::text("status"), &filter.statuses)),
     );
     let rows = reader.fetch_all(sql).await?;
     let scanned: Vec<(i64, i64)> =
