@@ -70,14 +70,13 @@ pub(super) fn was_created_in(start: Option<Timestamp>, end: Option<Timestamp>) -
 
 /// The condition that a submission `s` shows an answer with the keyword.
 pub(super) fn has_keyword(keyword: &Keyword) -> Sql {
-    // Materialized, so that Postgres doesn't read all documents in the order of the submissions instead.
-    sql!("s.id IN (WITH hits (id) AS MATERIALIZED ({+hits}) {+ids})", hits = hits(keyword), ids = ids_of_hits())
-}
-
-/// The ids in `hits (id)`. On Postgres they are a union, whose size is estimated from its parts. For the table itself Postgres
-/// would assume 200 ids, and then look up each of a hundred thousand ids separately.
-pub(super) fn ids_of_hits() -> Sql {
-    sql!("SELECT id FROM hits{pg:  UNION SELECT NULL}")
+    // Materialized, so that Postgres doesn't read all documents in the order of the submissions instead. It estimates the
+    // size of a union from its parts. For the table itself it would assume 200 ids, and then look up each of a hundred
+    // thousand ids separately.
+    sql!(
+        "s.id IN (WITH hits (id) AS MATERIALIZED ({+hits}) SELECT id FROM hits{pg:  UNION SELECT NULL})",
+        hits = hits(keyword),
+    )
 }
 
 /// Whether a keyword is too short for trigrams.

@@ -7,7 +7,7 @@
 //! much as the other filters leave, and a rare one as much as it finds.
 
 use super::column;
-use super::conditions::{all_of, conditions, has_keyword, hits, ids_of_hits, is_in_document};
+use super::conditions::{all_of, conditions, has_keyword, hits, is_in_document};
 use super::covered_forms::ResolvedFilter;
 use crate::store::filter::{Keyword, SubmissionFilter};
 use crate::store::statement::{Dialect, Sql, sql};
@@ -72,7 +72,8 @@ pub(super) fn matched(resolved: &ResolvedFilter<'_>, plan: SearchPlan) -> Sql {
 }
 
 /// Postgres evaluates a materialized table only as far as it is read, and continues from there. So the same table is
-/// counted and then read. OFFSET keeps it from turning EXISTS into a join that first finds all documents with the keyword.
+/// counted and then read. OFFSET keeps it from turning EXISTS into a join that first finds all documents with the keyword;
+/// for the union, see [`has_keyword`].
 fn matched_on_postgres(resolved: &ResolvedFilter<'_>, keyword: &Keyword) -> Sql {
     let steps = STEPS.into_iter().flat_map(|(hits, others)| {
         [
@@ -91,7 +92,7 @@ fn matched_on_postgres(resolved: &ResolvedFilter<'_>, keyword: &Keyword) -> Sql 
            UNION ALL
            SELECT * FROM (
              SELECT s.id, s.{+column} FROM listed_submissions s
-             WHERE {+conditions} AND s.id IN ({+ids_of_hits})) AS found
+             WHERE {+conditions} AND s.id IN (SELECT id FROM hits UNION SELECT NULL)) AS found
            WHERE NOT (SELECT yes FROM few))",
         hits = hits(keyword),
         column = column(resolved.filter.sort_by),
@@ -99,7 +100,6 @@ fn matched_on_postgres(resolved: &ResolvedFilter<'_>, keyword: &Keyword) -> Sql 
         steps = Sql::joined(steps, " "),
         is_in_document = is_in_document(keyword),
         conditions = all_of(conditions(resolved)),
-        ids_of_hits = ids_of_hits(),
     )
 }
 
@@ -112,9 +112,9 @@ fn matched_on_sqlite(resolved: &ResolvedFilter<'_>, keyword: &Keyword) -> Sql {
     let steps = STEPS.into_iter().flat_map(|(few_hits, few_others)| {
         let found = if few_hits == first { Sql::text("SELECT 1 FROM hits") } else { hits(keyword) };
         let left = sql!(
-            "SELECT s.id, s.{+column} FROM listed_submissions s WHERE {+others}",
+            "SELECT s.id, s.{+column} FROM listed_submissions s WHERE {+conditions}",
             column = column(),
-            others = others(),
+            conditions = others(),
         );
         [step(found, few_hits, Branch::LookUp), step(left, few_others, Branch::Scan)]
     });
