@@ -76,7 +76,7 @@ pub use engine::{
     Breaker, BreakerPermit, CommitStamp, Connections, CountedBy, DatabaseLimits, DatabaseLocation, DatabaseTime,
     InvalidLocation, Pooler, ReadOnlyFile, StoreError, location, remedy,
 };
-use engine::{Database, DatabaseFile, Retry};
+use engine::{Database, DatabaseFile, retry};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupSync, GroupWrite, GroupWriteError, Guard,
@@ -91,6 +91,7 @@ pub use schema::{
 pub use search::SearchPage;
 pub use settle::Events;
 use settle::Settler;
+use statement::sql;
 pub use statement::{Page, PageRequest, Texts, fold, statement_texts};
 pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
 pub use subscriptions::{
@@ -205,9 +206,10 @@ impl Store {
     async fn look_for_work(&self) -> Result<Option<i64>, StoreError> {
         let mut reader = self.database.reader().await?;
         let version = schema::version(&mut reader).await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT EXISTS (SELECT 1 FROM intake) OR EXISTS (SELECT 1 FROM form_notes) OR ");
-        sql.push_either("FALSE", "EXISTS (SELECT 1 FROM users WHERE email_folded IS NULL)");
+        let sql = sql!(
+            "SELECT EXISTS (SELECT 1 FROM intake) OR EXISTS (SELECT 1 FROM form_notes)
+               {lite: OR EXISTS (SELECT 1 FROM users WHERE email_folded IS NULL)}",
+        );
         let is_unsettled: bool = reader.fetch_one(sql).await?.get(0)?;
         drop(reader);
         let is_newest = version == schema::newest(&MIGRATIONS);
@@ -272,33 +274,24 @@ pub async fn migrate_by(
     reach: Reach,
 ) -> Result<(i64, i64), StoreError> {
     location.create_file()?;
-    let mut retry = Retry::default();
-    loop {
-        match try_to_migrate(migrations, location, reach).await {
-            // While one command switches a new SQLite file to WAL mode, SQLite refuses another one without waiting.
-            Err(error) if retry.wait_if_retryable(&error).await => {}
-            Err(StoreError::Unavailable(error)) if DatabaseFailure::of(&error) == Some(DatabaseFailure::Locked) => {
-                return Err(location.file().map_or(StoreError::Unavailable(error), StoreError::locked));
-            }
-            outcome => return outcome,
+    // While one command switches a new SQLite file to WAL mode, SQLite refuses another one without waiting.
+    let migrated = retry::run(|| async move {
+        let database = location.connect_for_migration();
+        let versions = schema::migrate(&database, location.schema(), migrations, reach).await?;
+        let mut transaction = database.begin().await?;
+        users::fold_new(&mut transaction).await?;
+        transaction.commit().await?;
+        settle::settle_all(&database).await?;
+        settle::create_indexes(&database).await?;
+        database.close().await;
+        Ok(versions)
+    });
+    match migrated.await {
+        Err(StoreError::Unavailable(error)) if DatabaseFailure::of(&error) == Some(DatabaseFailure::Locked) => {
+            Err(location.file().map_or(StoreError::Unavailable(error), StoreError::locked))
         }
+        outcome => outcome,
     }
-}
-
-async fn try_to_migrate(
-    migrations: &[Migration],
-    location: &DatabaseLocation,
-    reach: Reach,
-) -> Result<(i64, i64), StoreError> {
-    let database = location.connect_for_migration();
-    let versions = schema::migrate(&database, location.schema(), migrations, reach).await?;
-    let mut transaction = database.begin().await?;
-    users::fold_new(&mut transaction).await?;
-    transaction.commit().await?;
-    settle::settle_all(&database).await?;
-    settle::create_indexes(&database).await?;
-    database.close().await;
-    Ok(versions)
 }
 
 #[cfg(test)]

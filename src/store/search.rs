@@ -31,7 +31,7 @@ use match_set::SearchPlan;
 
 use super::engine::{PooledConnection, retry};
 use super::filter::{SortBy, SubmissionFilter};
-use super::settle::{Overlay, Settled, write_is_settled};
+use super::settle::{Overlay, Settled, is_settled};
 use super::statement::{
     Dialect, Fields, ListRecord, MalformedRecord, PageRequest, PageScan, Row, SortDirection, Sql, sql,
 };
@@ -85,11 +85,9 @@ impl Store {
         let mut reader = self.database.reader().await?;
         reader.begin_reading().await?;
         let overlay = self.note_overlay(Overlay::read(&mut reader).await)?;
-        let mut sql = reader.sql();
         let resolved = ResolvedFilter::unresolved(filter);
         let search = select_page_with_total(None, &resolved, SearchPlan::ScanDocuments, page);
-        overlay.write(&mut sql, |sql| _ = sql.append(search));
-        let rows = reader.fetch_all(sql).await?;
+        let rows = reader.fetch_all(overlay.statement(reader.dialect(), search)).await?;
         let (ids, total) = ids_and_total(&rows)?;
         let submissions = read_submissions(&mut reader, ids).await?;
         reader.end_transaction("COMMIT").await?;
@@ -331,14 +329,6 @@ fn select_page(counted: &CountedSearch<'_>, filter: &SubmissionFilter, scan: &Pa
         order_of_page = order_by_position(filter.sort_direction),
     );
     sql.with_custom_plan()
-}
-
-/// A condition: what was committed before is in the search tables and has a number.
-pub(super) fn is_settled() -> Sql {
-    // Until that is a part itself.
-    let mut sql = Sql::default();
-    write_is_settled(&mut sql);
-    sql
 }
 
 /// The column of submissions that orders a page.

@@ -24,7 +24,7 @@ pub(super) use page::PageScan;
 pub use page::{Page, PageRequest, SortDirection};
 pub(super) use records::{Fields, ListRecord, MalformedRecord, truth};
 pub(super) use row::{RepairedTexts, Row, RowHandler};
-pub(super) use rows::{JsonRows, JsonTimestamp, TableSpec, push_column_names};
+pub(super) use rows::{JsonRows, JsonTimestamp, TableSpec};
 pub(super) use sql::{Dialect, Sql, sql};
 pub(super) use template::Template;
 pub use texts::Texts;

@@ -103,18 +103,6 @@ impl CountedList {
         if page.offset() < MAX_SKIPPED { PageStart::Offset(page) } else { PageStart::Skipped(self, page) }
     }
 
-    // Until its callers are templates.
-    pub(super) fn write_total(self, sql: &mut Sql) {
-        sql.append(self.total());
-    }
-
-    // Until its callers are templates.
-    pub(super) fn write_skipped(self, sql: &mut Sql, page: PageRequest) -> PageStart {
-        let start = self.start_of(page);
-        sql.append(start.with_skipped(Sql::default()));
-        start
-    }
-
     /// Counts some blocks again; without blocks, all.
     async fn recount(self, transaction: &mut Transaction, blocks: Option<&[i64]>) -> Result<(), StoreError> {
         let [old, new] = match blocks {
@@ -218,16 +206,6 @@ impl PageStart {
                 offset = page.offset(),
             ),
         }
-    }
-
-    // Until its callers are templates.
-    pub(super) fn write_condition(self, sql: &mut Sql, id: &'static str) {
-        sql.append(self.behind_skipped(id));
-    }
-
-    // Until its callers are templates.
-    pub(super) fn write_limit(self, sql: &mut Sql) {
-        sql.append(self.limit());
     }
 }
 
@@ -406,11 +384,6 @@ pub(super) fn count_wrong() -> Sql {
            GROUP BY counted, key HAVING sum(listed) <> 0) AS wrong
          {scans: everything is counted}"
     )
-}
-
-// Until its callers are templates.
-pub(super) fn write_count_wrong(sql: &mut Sql) {
-    sql.append(count_wrong());
 }
 
 /// Notes that every count may be wrong.

@@ -50,6 +50,9 @@ fn the_endpoints_of_the_api_are_the_described_operations() {
     let operations = described(&API);
     assert!(operations.len() > 20, "{operations:?}");
     assert_eq!(listed(api::ENDPOINTS.iter()), operations);
+    for (path, item) in API.document["paths"].as_object().expect("paths") {
+        assert_eq!(item["get"].is_null(), item["head"].is_null(), "{path}: HEAD works wherever GET does");
+    }
 }
 
 #[test]

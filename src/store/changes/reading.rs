@@ -6,7 +6,8 @@ use super::stamps::{LogMark, stamp_of};
 use super::{Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom};
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
-use crate::store::search::{is_settled, with_sub_forms};
+use crate::store::search::with_sub_forms;
+use crate::store::settle::is_settled;
 use crate::store::statement::{Row, Sql, sql};
 use crate::store::submissions::read_submissions;
 

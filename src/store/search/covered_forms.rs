@@ -18,10 +18,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{IdRecord, is_settled};
+use super::IdRecord;
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
 use crate::store::filter::SubmissionFilter;
+use crate::store::settle::is_settled;
 use crate::store::statement::{Row, Sql, sql};
 
 /// How many rows a way may read before the other one is tried.
