@@ -109,33 +109,33 @@ impl CountedList {
             Some(blocks) => {
                 let mut keys = JsonRows::new();
                 blocks.iter().for_each(|key| keys.push(&(key,)));
-                let old = sql!(
-                    "DELETE FROM listed_counts WHERE counted = {+counted} AND (key = -1 OR key {in blocks})",
-                    counted = self.counted(),
-                    blocks,
-                );
-                let new = sql!(
-                    "INSERT INTO listed_counts (counted, key, status, listed)
-                     SELECT {+counted}, key, '', listed
-                     FROM (SELECT n.key, {+count_of_block} AS listed FROM {rows keys: key bigint} AS n) AS counted
-                     WHERE listed > 0",
-                    counted = self.counted(),
-                    count_of_block = self.count_of_block(),
-                    keys = keys.text(),
-                );
-                [old, new]
+                [
+                    sql!(
+                        "DELETE FROM listed_counts WHERE counted = {+counted} AND (key = -1 OR key {in blocks})",
+                        counted = self.counted(),
+                        blocks,
+                    ),
+                    sql!(
+                        "INSERT INTO listed_counts (counted, key, status, listed)
+                         SELECT {+counted}, key, '', listed
+                         FROM (SELECT n.key, {+count_of_block} AS listed FROM {rows keys: key bigint} AS n) AS counted
+                         WHERE listed > 0",
+                        counted = self.counted(),
+                        count_of_block = self.count_of_block(),
+                        keys = keys.text(),
+                    ),
+                ]
             }
-            None => {
-                let old = sql!("DELETE FROM listed_counts WHERE counted = {+counted}", counted = self.counted());
-                let new = sql!(
+            None => [
+                sql!("DELETE FROM listed_counts WHERE counted = {+counted}", counted = self.counted()),
+                sql!(
                     "INSERT INTO listed_counts (counted, key, status, listed)
                      SELECT {+counted}, id >> 10, '', count(*) {+counted_rows} GROUP BY 2
                      {scans: everything is counted}",
                     counted = self.counted(),
                     counted_rows = self.rows(),
-                );
-                [old, new]
-            }
+                ),
+            ],
         };
         let sum = sql!(
             "INSERT INTO listed_counts (counted, key, status, listed)
