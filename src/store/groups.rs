@@ -166,16 +166,9 @@ impl GroupFilter {
 fn member_count() -> Sql {
     sql!(
         "CASE WHEN g.built_in THEN {+user_count} ELSE {+members} END",
-        user_count = part(|sql| CountedList::Users.write_total(sql)),
+        user_count = CountedList::Users.total(),
         members = Sql::text(MEMBERS),
     )
-}
-
-// Until `totals` returns parts.
-fn part(write: impl FnOnce(&mut Sql)) -> Sql {
-    let mut sql = Sql::default();
-    write(&mut sql);
-    sql
 }
 
 impl Store {
@@ -186,30 +179,28 @@ impl Store {
     pub async fn list_groups(&self, filter: &GroupFilter, page: PageRequest) -> Result<Page<GroupSummary>, StoreError> {
         let reader = self.database.reader().await?;
         let list = if filter.managed { CountedList::ManagedGroups } else { CountedList::Groups };
-        let mut skipped = Sql::default();
         // At most one group has an identifier.
         let (start, total) = match &filter.external_id {
-            None => (list.write_skipped(&mut skipped, page), part(|sql| list.write_total(sql))),
+            None => (list.start_of(page), list.total()),
             Some(_) => {
                 let is_listed = filter.is_listed();
                 (PageStart::Offset(page), sql!("(SELECT count(*) FROM groups g WHERE {+is_listed})", is_listed))
             }
         };
         let sql = sql!(
-            "{+skipped}SELECT {+total}, {+stale},
+            "SELECT {+total}, {+stale},
                ({records: g.id, g.name, g.external_id, g.managed, g.members}
                 FROM (SELECT g.id, g.name, g.external_id, g.managed, {+member_count} AS members
                       FROM (SELECT * FROM groups g WHERE {+is_listed}{+behind_skipped} ORDER BY g.id{+limit}) AS g
                       ORDER BY g.id) AS g)",
-            skipped,
             total,
             stale = Sql::text(STALE),
             member_count = member_count(),
             is_listed = filter.is_listed(),
-            behind_skipped = part(|sql| start.write_condition(sql, "g.id")),
-            limit = part(|sql| start.write_limit(sql)),
+            behind_skipped = start.behind_skipped("g.id"),
+            limit = start.limit(),
         );
-        let row = self.fetch_list(reader, sql).await?;
+        let row = self.fetch_list(reader, start.with_skipped(sql)).await?;
         Ok(Page { items: row.records(2)?, total: not_negative(row.get(0)?) })
     }
 
@@ -237,7 +228,7 @@ impl Store {
             member_count = member_count(),
             id,
             members = Sql::text(MEMBERS),
-            user_count = part(|sql| CountedList::Users.write_total(sql)),
+            user_count = CountedList::Users.total(),
             at_once = MAX_MEMBERS_AT_ONCE,
         )
         .with_custom_plan();
