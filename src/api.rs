@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use crate::endpoint::{BodyKind, Endpoint, Endpoints, Segments, TimeLimit, endpoint};
 use crate::error::Refusal;
 use crate::gate::{Admitted, Origin};
+use crate::memory::RowMemory;
 use crate::outbound::{Guard, TestRequests};
 use crate::reply::Reply;
 use crate::seal::Seals;
@@ -58,6 +59,8 @@ pub struct Call<'a> {
     pub query: &'a str,
     /// The complete body.
     pub body: Bytes,
+    /// Where the rows that it reads are counted.
+    pub rows: &'a RowMemory,
     /// Set to the unknown names in the body, for the response header, whether or not the body has faults.
     pub ignored: &'a OnceLock<IgnoredParameters>,
     /// Cancelled when the gateway stops: a request that waits for something is answered then.
@@ -75,6 +78,12 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
+    /// The tenant's open database, which counts the rows of this request.
+    async fn store(&self, admitted: &Admitted) -> Result<Store, Refusal> {
+        let store = admitted.tenant().database.store().await;
+        Ok(store.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))?.counting(self.rows))
+    }
+
     /// The id in the path, as written there.
     fn id(&self) -> &'a str {
         self.segments.get("id")
@@ -147,9 +156,4 @@ static TABLE: [Endpoint<Handler>; 23] = [
 #[must_use]
 pub fn reports_usage(path: &str) -> bool {
     path.strip_suffix('/').unwrap_or(path) == "/me"
-}
-
-/// The tenant's open database.
-async fn store(admitted: &Admitted) -> Result<Arc<Store>, Refusal> {
-    admitted.tenant().database.store().await.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))
 }

@@ -43,7 +43,7 @@ use crate::domains::Domains;
 use crate::endpoint::{BodyKind, Matched};
 use crate::error::Refusal;
 use crate::gate::{Authority, Connection, Gate, Transport, check_form, check_method, check_size};
-use crate::memory::{Memory, MemoryShare};
+use crate::memory::{Memory, MemoryShare, RowMemory};
 use crate::metrics::Metrics;
 use crate::outbound::{Guard, TestRequests};
 use crate::quota::{Budget, ReportUsage};
@@ -230,7 +230,8 @@ impl Pipeline {
         if let Some(area) = &context.area {
             let webhooks = WebhookTools { tests: &self.tests, seals: &self.seals, changes: &self.subscription_changes };
             let (tenant, authority, domains) = (&tenant, &authority, self.domains.as_deref());
-            let visit = Visit { gate: &self.gate, connection, tenant, authority, head, webhooks, domains };
+            let rows = &RowMemory::new(MemoryShare::new(&self.memory, &tenant.memory));
+            let visit = Visit { gate: &self.gate, connection, tenant, authority, head, webhooks, domains, rows };
             return rare::boxed(|| self.administer(area, visit, body, &mut context.route)).await;
         }
 
@@ -286,7 +287,7 @@ impl Pipeline {
             ReceivedBody::default()
         };
         let answering = area.answer(visit, found, bytes);
-        let serving = share.clone().serve(async { respond::reserve(answering.await?, &share) });
+        let serving = async { respond::reserve(answering.await?, &share, visit.rows) };
         TimeBudget::of(self.limits.request).run(pin!(serving)).await
     }
 
@@ -315,8 +316,10 @@ impl Pipeline {
         let ReceivedBody { bytes: body, permit: _permit } =
             body::read(&head.headers, body, declared.coding, limit, limits, &share).await?;
         declared.check(&body)?;
+        let rows = RowMemory::new(share.clone());
         let call = Call {
             segments,
+            rows: &rows,
             origin: authority.origin(),
             query: head.uri.query().unwrap_or_default(),
             body,
@@ -330,7 +333,7 @@ impl Pipeline {
         };
         time.set_limit(endpoint.time.of(&self.limits));
         let handling = (endpoint.handler)(&admitted, call).instrument(step!("handle"));
-        let serving = share.clone().serve(async { respond::reserve(handling.await?, &share) });
+        let serving = async { respond::reserve(handling.await?, &share, &rows) };
         time.run(pin!(serving)).await
     }
 }

@@ -103,6 +103,7 @@ pub use tokens::{
     CommitMark, CreatedToken, NewToken, RequestCounts, RotatedToken, TokenHour, TokenRecord, TokenUse, UsesNotWritten,
 };
 
+use crate::memory::RowMemory;
 use crate::metrics::DatabaseFailure;
 
 /// An open, migrated database of one tenant. Cloning shares the connections.
@@ -182,6 +183,12 @@ impl Store {
         let mut reader = database.acquire_for_opening().await?;
         schema::require_served(&mut reader).await?;
         Ok(DatabaseIdentity::read(&mut reader).await?)
+    }
+
+    /// The same store for one request, whose rows are counted.
+    #[must_use]
+    pub fn counting(&self, rows: &RowMemory) -> Self {
+        Self { database: self.database.counting(rows), ..self.clone() }
     }
 
     /// The identity of this database.

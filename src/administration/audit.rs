@@ -156,7 +156,7 @@ pub(super) async fn export(member: &Member<'_>, _: &str) -> Result<Reply, Refusa
     }
     let first = member.store.list_audit(&filter, None, BATCH).await?;
     let next = next_of(&first);
-    let state = (std::sync::Arc::clone(&member.store), filter, next);
+    let state = (member.store.clone(), filter, next);
     let rest = try_unfold(state, |(store, filter, next)| async move {
         let Some(before) = next else { return Ok(None) };
         let records = store.list_audit(&filter, Some(before), BATCH).await?;

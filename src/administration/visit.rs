@@ -18,6 +18,7 @@ use crate::domains::Domains;
 use crate::endpoint::{Matched, NoEndpoint};
 use crate::error::{Refusal, abbreviate};
 use crate::gate::{Authority, Connection, Gate, Origin};
+use crate::memory::RowMemory;
 use crate::outbound::TestRequests;
 use crate::reply::Reply;
 use crate::seal::Seals;
@@ -47,6 +48,8 @@ pub struct Visit<'r> {
     pub webhooks: WebhookTools<'r>,
     /// The domains that get a certificate of their own, if that is configured.
     pub domains: Option<&'r Domains>,
+    /// Where the rows that it reads are counted.
+    pub rows: &'r RowMemory,
 }
 
 /// What is needed to test and to change webhooks.
@@ -77,7 +80,7 @@ impl Visit<'_> {
 pub(super) struct Member<'v> {
     pub(super) area: &'v Area,
     pub(super) visit: Visit<'v>,
-    pub(super) store: Arc<Store>,
+    pub(super) store: Store,
     pub(super) session: AdminSession,
     pub(super) secret: SessionSecret,
     pub(super) now: Timestamp,
@@ -183,7 +186,7 @@ impl Area {
         let idle = self.settings.config.idle;
         let look_up = async {
             let (store, _permit) = visit.tenant.database.store_for_look_up().await?;
-            Ok((store.find_admin_session(&digest, idle, now).await?, store))
+            Ok((store.find_admin_session(&digest, idle, now).await?, store.counting(visit.rows)))
         };
         let (session, store) = match look_up.await {
             Ok((Some(session), store)) => {

@@ -43,7 +43,7 @@ pub use error::StoreError;
 pub(super) use failure::is_row_security;
 pub use limits::DatabaseLimits;
 pub use location::{CountedBy, DatabaseLocation, InvalidLocation};
-pub(super) use pool::connection::{PooledConnection, hold_row_memory};
+pub(super) use pool::connection::{HeldRows, PooledConnection};
 pub use pooler::Pooler;
 pub use remedy::remedy;
 pub(super) use remedy::{PG_TRGM, PUBLICATION, ROW_SECURITY};

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
-use super::engine::{hold_row_memory, retry};
+use super::engine::{HeldRows, retry};
 use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Row, Sql, sql, truth};
 use super::totals::{CountedList, MEMBERS, PageStart, STALE, not_negative, read_not_negative};
 use super::{Store, StoreError, Texts};
@@ -121,9 +121,9 @@ impl Members {
     }
 
     /// Adds the member in the first two columns of a row.
-    fn add(&mut self, row: &Row) -> Result<(), sqlx::Error> {
+    fn add(&mut self, row: &Row, held: &HeldRows) -> Result<(), sqlx::Error> {
         let (email, name) = (row.text(0)?, row.text(1)?);
-        hold_row_memory(email.len() + name.len() + 2 * size_of::<u32>())?;
+        held.hold(email.len() + name.len() + 2 * size_of::<u32>())?;
         self.emails.push(email);
         self.names.push(name);
         Ok(())
@@ -166,16 +166,9 @@ impl GroupFilter {
 fn member_count() -> Sql {
     sql!(
         "CASE WHEN g.built_in THEN {+user_count} ELSE {+members} END",
-        user_count = part(|sql| CountedList::Users.write_total(sql)),
+        user_count = CountedList::Users.total(),
         members = Sql::text(MEMBERS),
     )
-}
-
-// Until `totals` returns parts.
-fn part(write: impl FnOnce(&mut Sql)) -> Sql {
-    let mut sql = Sql::default();
-    write(&mut sql);
-    sql
 }
 
 impl Store {
@@ -186,30 +179,28 @@ impl Store {
     pub async fn list_groups(&self, filter: &GroupFilter, page: PageRequest) -> Result<Page<GroupSummary>, StoreError> {
         let reader = self.database.reader().await?;
         let list = if filter.managed { CountedList::ManagedGroups } else { CountedList::Groups };
-        let mut skipped = Sql::default();
         // At most one group has an identifier.
         let (start, total) = match &filter.external_id {
-            None => (list.write_skipped(&mut skipped, page), part(|sql| list.write_total(sql))),
+            None => (list.start_of(page), list.total()),
             Some(_) => {
                 let is_listed = filter.is_listed();
                 (PageStart::Offset(page), sql!("(SELECT count(*) FROM groups g WHERE {+is_listed})", is_listed))
             }
         };
         let sql = sql!(
-            "{+skipped}SELECT {+total}, {+stale},
+            "SELECT {+total}, {+stale},
                ({records: g.id, g.name, g.external_id, g.managed, g.members}
                 FROM (SELECT g.id, g.name, g.external_id, g.managed, {+member_count} AS members
                       FROM (SELECT * FROM groups g WHERE {+is_listed}{+behind_skipped} ORDER BY g.id{+limit}) AS g
                       ORDER BY g.id) AS g)",
-            skipped,
             total,
             stale = Sql::text(STALE),
             member_count = member_count(),
             is_listed = filter.is_listed(),
-            behind_skipped = part(|sql| start.write_condition(sql, "g.id")),
-            limit = part(|sql| start.write_limit(sql)),
+            behind_skipped = start.behind_skipped("g.id"),
+            limit = start.limit(),
         );
-        let row = self.fetch_list(reader, sql).await?;
+        let row = self.fetch_list(reader, start.with_skipped(sql)).await?;
         Ok(Page { items: row.records(2)?, total: not_negative(row.get(0)?) })
     }
 
@@ -237,17 +228,17 @@ impl Store {
             member_count = member_count(),
             id,
             members = Sql::text(MEMBERS),
-            user_count = part(|sql| CountedList::Users.write_total(sql)),
+            user_count = CountedList::Users.total(),
             at_once = MAX_MEMBERS_AT_ONCE,
         )
         .with_custom_plan();
-        let (mut found, mut members, mut last) = (None, Members::default(), None);
+        let (mut found, mut members, mut last, held) = (None, Members::default(), None, reader.rows());
         let mut each = |row: Row| {
             // The row of the group comes first, because it has no address. Without a group there are no members.
             if found.is_none() {
                 found = Some((GroupSummary::read(id, &row)?, row.get::<bool>(5)?));
             } else if members.bytes() < MAX_BYTES_AT_ONCE {
-                members.add(&row)?;
+                members.add(&row, &held)?;
                 last = Some((row.get::<Option<String>>(2)?, row.get::<i64>(3)?));
             }
             Ok(())

@@ -6,7 +6,7 @@ use crate::api::body::{Body, BodyEntry};
 use crate::api::id::IdKind;
 use crate::api::reader::Scalar;
 use crate::api::values::{self, FieldPath};
-use crate::api::{Call, store};
+use crate::api::Call;
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;
@@ -35,7 +35,7 @@ pub(in crate::api) async fn replay(admitted: &Admitted, call: &Call<'_>) -> Resu
         let fault = format_args!("The submissions must be 1 to {MAX_SUBMISSIONS} ids.");
         return Err(Faults::single("submissions", fault));
     }
-    let store = store(admitted).await?;
+    let store = call.store(admitted).await?;
     match store.replay(id, &wanted, None).await? {
         Replayed::Due => {}
         Replayed::UnknownSubscription => return Err(Refusal::SubscriptionNotFound),

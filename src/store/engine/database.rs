@@ -17,6 +17,7 @@ use super::pool::Pool;
 use super::pool::connection::{PooledConnection, WriterTurn};
 use super::pooler;
 use crate::deadline::{ONCE_MORE, within};
+use crate::memory::RowMemory;
 use crate::metrics::{DatabaseFailure, DatabaseMetrics};
 use crate::store::statement::{Dialect, Row, RowHandler, Sql};
 
@@ -25,6 +26,8 @@ use crate::store::statement::{Dialect, Row, RowHandler, Sql};
 pub(crate) struct Database {
     pool: Pool,
     writers: Writers,
+    /// Where the rows of one request are counted.
+    rows: Option<RowMemory>,
 }
 
 /// Who may write.
@@ -52,12 +55,17 @@ impl Database {
             Dialect::Postgres => Writers::All,
             Dialect::Sqlite => Writers::InTurn { turn: Arc::new(Semaphore::new(1)), wait },
         };
-        Self { pool, writers }
+        Self { pool, writers, rows: None }
     }
 
     /// The same connections, of which none writes.
     pub(in crate::store) fn for_readers(self) -> Self {
         Self { writers: Writers::Nobody, ..self }
+    }
+
+    /// The same connections for one request, whose rows are counted.
+    pub(in crate::store) fn counting(&self, rows: &RowMemory) -> Self {
+        Self { rows: Some(rows.clone()), ..self.clone() }
     }
 
     pub(crate) fn dialect(&self) -> Dialect {
@@ -74,7 +82,7 @@ impl Database {
 
     /// A connection for reading. A caller that needs several reads keeps it until the last one.
     pub(crate) async fn reader(&self) -> Result<PooledConnection, StoreError> {
-        self.pool.acquire().await
+        Ok(self.pool.acquire().await?.counting(self.rows.clone()))
     }
 
     /// A connection for opening the store. Its caller already holds a permit of the breaker.
@@ -87,7 +95,7 @@ impl Database {
         let breaker_permit = self.pool.enter_breaker()?;
         let turn = self.take_turn().await?;
         let connection = self.pool.acquire_permitted(breaker_permit, turn.role()).await?;
-        Ok(connection.with_turn(turn))
+        Ok(connection.with_turn(turn).counting(self.rows.clone()))
     }
 
     /// Waits until it may write.

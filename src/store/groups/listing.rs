@@ -7,7 +7,7 @@
 //! missing or appear twice. Every other member is in it exactly once. If the group is deleted meanwhile, the list
 //! fails instead of ending early.
 
-use super::{Members, StoreError, part};
+use super::{Members, StoreError};
 use crate::store::Store;
 use crate::store::statement::{Dialect, Row, Sql, sql};
 use crate::store::totals::{CountedList, not_negative};
@@ -56,7 +56,7 @@ impl MemberReader {
         };
         let walks_users = dialect == Dialect::Sqlite && !built_in && {
             let mut reader = store.database.reader().await?;
-            let sql = sql!("SELECT {+user_count}", user_count = part(|sql| CountedList::Users.write_total(sql)));
+            let sql = sql!("SELECT {+user_count}", user_count = CountedList::Users.total());
             let users = not_negative(reader.fetch_one(sql).await?.get(0)?);
             // Sorting reads every member for every batch.
             users < members.saturating_mul(members.div_ceil(BATCH.unsigned_abs()))
@@ -135,12 +135,12 @@ impl MemberReader {
             limit,
         )
         .with_custom_plan();
-        let (mut members, mut last, mut is_whole) = (Members::default(), None, true);
+        let (mut members, mut last, mut is_whole, held) = (Members::default(), None, true, reader.rows());
         let mut each = |row: Row| {
             // The rest is read again by the next batch, which is smaller.
             is_whole = is_whole && (members.is_empty() || members.bytes() < BATCH_BYTES);
             if is_whole {
-                members.add(&row)?;
+                members.add(&row, &held)?;
                 last = Some((row.get::<Option<String>>(2)?, row.get::<i64>(3)?));
             }
             Ok(())

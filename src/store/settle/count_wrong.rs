@@ -1,6 +1,6 @@
 //! Counts wrong rows of the search tables without writing, for `formgate check --deep`.
 
-use crate::store::statement::{Sql, sql};
+use crate::store::statement::sql;
 use crate::store::{Store, StoreError, totals};
 
 impl Store {
@@ -46,9 +46,7 @@ impl Store {
              {scans: compares everything}",
         );
         let wrong: i64 = reader.fetch_one(sql).await?.get(0)?;
-        let mut sql = Sql::default();
-        totals::write_count_wrong(&mut sql);
-        let totals: i64 = reader.fetch_one(sql).await?.get(0)?;
+        let totals: i64 = reader.fetch_one(totals::count_wrong()).await?.get(0)?;
         Ok(wrong.unsigned_abs() + totals.unsigned_abs())
     }
 }

@@ -21,9 +21,9 @@ use super::intake::NotedAt;
 use super::reading::ContentById;
 use super::release::{self, Taken};
 use crate::store::StoreError;
-use crate::store::changes::{NEW_EPOCH, stamp};
+use crate::store::changes::{new_epoch, stamp};
 use crate::store::engine::Transaction;
-use crate::store::statement::{JsonRows, JsonTimestamp, Row, Sql, TableSpec, sql};
+use crate::store::statement::{JsonRows, JsonTimestamp, Row, TableSpec, sql};
 
 /// After how many times the settle time the changes of a submission are an event although they go on.
 pub(in crate::store) const MAX_BURST: u32 = 10;
@@ -214,12 +214,7 @@ impl Numbering {
     pub(super) async fn begin_again(&mut self, transaction: &mut Transaction) -> Result<(), StoreError> {
         transaction.execute(sql!("DELETE FROM submission_changes {scans: deletes all}")).await?;
         transaction.execute(sql!("DELETE FROM submission_moves {scans: deletes all}")).await?;
-        let [postgres, sqlite] = NEW_EPOCH.map(Sql::text);
-        let sql = sql!(
-            "UPDATE change_state SET forgotten_seq = 0, epoch = {pg: {+postgres} | lite: {+sqlite}}",
-            postgres,
-            sqlite,
-        );
+        let sql = sql!("UPDATE change_state SET forgotten_seq = 0, epoch = {+epoch}", epoch = new_epoch());
         transaction.execute(sql).await?;
         Ok(())
     }

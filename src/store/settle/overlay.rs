@@ -77,11 +77,4 @@ impl Overlay {
             batch = table.batch(rows),
         )
     }
-
-    // Until its caller is a template.
-    pub(in crate::store) fn write(&self, sql: &mut Sql, write_statement: impl FnOnce(&mut Sql)) {
-        let mut statement = Sql::new(sql.dialect());
-        write_statement(&mut statement);
-        sql.append(self.statement(sql.dialect(), statement));
-    }
 }

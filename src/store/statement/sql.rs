@@ -126,6 +126,15 @@ impl Sql {
         self.custom_plan || self.pieces.iter().any(of_piece)
     }
 
+    /// Whether it has no values.
+    fn is_constant(&self) -> bool {
+        self.pieces.iter().all(|piece| match piece {
+            Piece::Template(_, values) => values.is_empty(),
+            Piece::Text(_) => true,
+            Piece::Rows(..) => false,
+        })
+    }
+
     /// The size of its values in bytes: about what the driver copies.
     pub(in crate::store) fn bytes(&self) -> usize {
         let of = |piece: &Piece| match piece {
@@ -216,6 +225,17 @@ impl Writer {
         }
     }
 
+    /// Writes a part without values, which may be written several times.
+    fn write_constant(&mut self, part: &Sql) {
+        for piece in &part.pieces {
+            match piece {
+                Piece::Text(text) => self.text.push_str(text),
+                Piece::Template(template, _) => self.write_template(template, Vec::new()),
+                Piece::Rows(..) => unreachable!("rows are a value"),
+            }
+        }
+    }
+
     fn write_template(&mut self, template: &'static Template, values: Vec<Argument>) {
         let Template { text, names } = template;
         let mut slots: Vec<Slot> = values.into_iter().map(Slot::Given).collect();
@@ -237,15 +257,12 @@ impl Writer {
                 Token::Value(name) => self.place(&mut slots[slot_of(name)]),
                 Token::Part(name) => {
                     let slot = &mut slots[slot_of(name)];
-                    if let Slot::Given(Argument::Part(part)) = slot
-                        && let [Piece::Text(constant)] = part.pieces[..]
-                    {
-                        self.text.push_str(constant);
-                        continue;
-                    }
-                    match std::mem::replace(slot, Slot::Bound(0)) {
-                        Slot::Given(Argument::Part(part)) => self.write(part),
-                        other => unreachable!("{} is no part that is written once: {text}", other.name()),
+                    match slot {
+                        Slot::Given(Argument::Part(part)) if part.is_constant() => self.write_constant(part),
+                        _ => match std::mem::replace(slot, Slot::Bound(0)) {
+                            Slot::Given(Argument::Part(part)) => self.write(part),
+                            other => unreachable!("{} is no part that is written once: {text}", other.name()),
+                        },
                     }
                 }
                 Token::In(name) => self.write_list(["= ANY (", ")"], &mut slots[slot_of(name)]),

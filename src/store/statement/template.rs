@@ -5,7 +5,7 @@
 //! | place | stands for | value |
 //! | --- | --- | --- |
 //! | `{host}` | a bound value; the same name again is the same value | any |
-//! | `{+conditions}` | another statement or a part of one, with its own values; a constant in several places | `Sql` |
+//! | `{+conditions}` | another statement or a part of one, with its own values; in several places if it has none | `Sql` |
 //! | `{pg: … \| lite: …}` | text for one database; either side may be missing, and have places of its own | |
 //! | `{in ids}`, `{not in ids}` | ` = ANY (…)` and the like: a list of any length, bound as one value | a list |
 //! | `{in unsized ids}` | the same, but Postgres uses one generic plan for all lengths (below) | numbers |
@@ -306,10 +306,12 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_can_be_in_several_places() {
-        let sql = sql!("SELECT {+column} FROM t ORDER BY {+column}", column = Sql::text("id"));
-        let text = "SELECT id FROM t ORDER BY id".to_owned();
-        assert_eq!(on_both(&sql), [text.clone(), text]);
+    fn a_part_without_values_can_be_in_several_places() {
+        for column in [Sql::text("id"), sql!("id")] {
+            let sql = sql!("SELECT {+column} FROM t ORDER BY {+column}", column);
+            let text = "SELECT id FROM t ORDER BY id".to_owned();
+            assert_eq!(on_both(&sql), [text.clone(), text]);
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
 use super::{OpenError, Pool};
-use crate::memory;
+use crate::memory::RowMemory;
 use crate::metrics::DatabaseFailure;
 use crate::store::engine::breaker::{BreakerPermit, TRIAL_LIMIT};
 use crate::store::engine::connections::ConnectionPermit;
@@ -79,6 +79,8 @@ pub(crate) struct PooledConnection {
     was_large: bool,
     /// Its statements are soon repeated.
     keeps_statements: bool,
+    /// Where the rows of the request that uses it are counted. Those of commands and background tasks are not.
+    rows: Option<RowMemory>,
 }
 
 impl PooledConnection {
@@ -106,6 +108,7 @@ impl PooledConnection {
             in_transaction: false,
             was_large: false,
             keeps_statements: false,
+            rows: None,
         }
     }
 
@@ -113,6 +116,17 @@ impl PooledConnection {
     pub(in crate::store::engine) fn with_turn(mut self, turn: WriterTurn) -> Self {
         self.turn = Some(turn);
         self
+    }
+
+    /// This connection, for a request whose rows are counted.
+    pub(in crate::store::engine) fn counting(mut self, rows: Option<RowMemory>) -> Self {
+        self.rows = rows;
+        self
+    }
+
+    /// Where the rows of the request are counted.
+    pub(in crate::store) fn rows(&self) -> HeldRows {
+        HeldRows(self.rows.clone())
     }
 
     /// An empty statement for this connection.
@@ -151,9 +165,9 @@ impl PooledConnection {
 
     /// All rows of a statement. They count against the memory of the current request.
     pub(crate) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
-        let mut rows = Vec::new();
+        let (mut rows, held) = (Vec::new(), self.rows());
         self.fetch_each(sql, &mut |row| {
-            hold_row_memory(row.bytes())?;
+            held.hold(row.bytes())?;
             rows.push(row);
             Ok(())
         })
@@ -362,9 +376,14 @@ impl Drop for PooledConnection {
     }
 }
 
-/// Counts bytes of rows against the memory of the current request. The error ends the statement.
-pub(in crate::store) fn hold_row_memory(bytes: usize) -> Result<(), sqlx::Error> {
-    memory::hold_rows(bytes).map_err(out_of_memory)
+/// Where the rows that a statement returns are counted.
+pub(in crate::store) struct HeldRows(Option<RowMemory>);
+
+impl HeldRows {
+    /// Counts bytes that are kept. The error ends the statement.
+    pub(in crate::store) fn hold(&self, bytes: usize) -> Result<(), sqlx::Error> {
+        self.0.as_ref().map_or(Ok(()), |rows| rows.hold(bytes)).map_err(out_of_memory)
+    }
 }
 
 /// Why a statement failed.
