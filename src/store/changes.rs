@@ -29,7 +29,7 @@ use super::subscriptions::note_lost_deletions;
 use super::{Actor, AuditEntry, Store, StoreError, audit};
 use reading::{LogState, read_page};
 pub use stamps::LogMark;
-pub(super) use stamps::{is_in_log, stamp, stamp_of, write_is_in_log, write_stamp_of};
+pub(super) use stamps::{is_in_log, stamp, stamp_of};
 
 /// How long the log keeps a deletion. A reader that was away for longer has to begin again.
 ///

@@ -26,7 +26,7 @@ use serde::Deserialize;
 use conditions::is_short;
 use counted::CountedSearch;
 use covered_forms::ResolvedFilter;
-pub(super) use covered_forms::{with_sub_forms, write_with_sub_forms};
+pub(super) use covered_forms::with_sub_forms;
 use match_set::SearchPlan;
 
 use super::engine::{PooledConnection, retry};

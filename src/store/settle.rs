@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::timeout;
 
-pub(super) use intake::{is_settled, write_is_settled};
+pub(super) use intake::is_settled;
 pub(super) use overlay::Overlay;
 pub(super) use placing::place_noted;
 

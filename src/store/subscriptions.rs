@@ -12,7 +12,6 @@ mod inspected;
 mod lease;
 mod lost;
 mod managing;
-mod parts;
 mod pending;
 mod progress;
 mod replay;

@@ -6,11 +6,11 @@ use http::StatusCode;
 use serde_json::json;
 
 use super::{SubscriptionJson, new_secret};
+use crate::api::Call;
 use crate::api::body::Body;
 use crate::api::id::IdKind;
 use crate::api::reader::Scalar;
 use crate::api::values::{self, FieldPath};
-use crate::api::Call;
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;

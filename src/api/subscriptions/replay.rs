@@ -2,11 +2,11 @@
 
 use super::managing::{reply, subscription_id};
 use super::shown::parse_replay_start;
+use crate::api::Call;
 use crate::api::body::{Body, BodyEntry};
 use crate::api::id::IdKind;
 use crate::api::reader::Scalar;
 use crate::api::values::{self, FieldPath};
-use crate::api::Call;
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;

@@ -35,16 +35,6 @@ pub(in crate::store) fn is_in_log(mark: LogMark) -> Sql {
     sql!("{+stamp_now} = {stamp}", stamp_now = stamp_of(sql!("{seq}", seq = mark.seq)), stamp = mark.stamp)
 }
 
-// Until its callers are templates.
-pub(in crate::store) fn write_stamp_of(sql: &mut Sql, number: &'static str) {
-    sql.append(stamp_of(Sql::text(number)));
-}
-
-// Until its callers are templates.
-pub(in crate::store) fn write_is_in_log(sql: &mut Sql, mark: LogMark) {
-    sql.append(is_in_log(mark));
-}
-
 /// Stores the stamp of a settling whose last number is `last`.
 pub(in crate::store) async fn stamp(transaction: &mut Transaction, last: i64) -> Result<(), StoreError> {
     let sql = sql!(

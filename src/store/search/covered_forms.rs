@@ -128,11 +128,6 @@ pub(in crate::store) fn with_sub_forms(forms: &[i64]) -> Sql {
     )
 }
 
-// Until its callers are templates.
-pub(in crate::store) fn write_with_sub_forms(sql: &mut Sql, forms: &[i64]) {
-    sql.append(with_sub_forms(forms));
-}
-
 /// At most `limit` sub-forms of a form. Postgres would read the whole table if it expects a form to have many, but not for a
 /// part of a range in the order of the index, of which it expects few. The subquery hides the limit from the planner.
 fn children_on_postgres(form: &'static str, limit: i64) -> Sql {

@@ -177,11 +177,6 @@ pub(in crate::store) fn is_settled() -> Sql {
     Sql::text("NOT EXISTS (SELECT 1 FROM intake)")
 }
 
-// Until its callers are templates.
-pub(in crate::store) fn write_is_settled(sql: &mut Sql) {
-    sql.append(is_settled());
-}
-
 /// Whether the intake is empty.
 pub(super) async fn is_empty(reader: &mut PooledConnection) -> Result<bool, sqlx::Error> {
     reader.fetch_one(sql!("SELECT {+is_settled}", is_settled = is_settled())).await?.get(0)

@@ -14,10 +14,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::lease::LONGEST_PAUSE;
-use super::parts::{is_in_log, stamp_of, with_sub_forms};
 use super::{Event, LeasedSubscription};
-use crate::store::changes::{ChangeCursor, LogMark};
+use crate::store::changes::{ChangeCursor, LogMark, is_in_log, stamp_of};
 use crate::store::engine::PooledConnection;
+use crate::store::search::with_sub_forms;
 use crate::store::settle::{MAX_BURST, Settled};
 use crate::store::statement::{Row, Sql, sql};
 use crate::store::submissions::{Submissions, read_submissions};
