@@ -3,7 +3,7 @@
 //! A [`Store`] exists only for a database whose schema this program serves ([`Store::open`]); [`migrate`] brings a
 //! database to that schema. Knows nothing about HTTP, the JSON of the API, or tenants.
 //!
-//! Most statements have one text for both databases, built by `statement/sql.rs`. The databases differ in these
+//! Most statements have one text for both databases (`statement/template.rs`). The databases differ in these
 //! places; a test keeps this list complete:
 //!
 //! - Connections: `engine/location.rs` (session settings), `engine/session.rs`, `engine/connections.rs` and
@@ -13,8 +13,9 @@
 //!   `engine/write_access.rs`, `engine/immutable.rs`, `engine/database_file.rs` and `engine/commit_stamp.rs`.
 //! - Errors: `engine/failure.rs`, `engine/retry.rs`, `engine/causes.rs`, `engine/remedy.rs` and
 //!   `engine/remedy/sqlite.rs`.
-//! - Values: `statement/sql.rs` (parameters, lists, timestamps), `statement/rows.rs`, `statement/row.rs`,
-//!   `statement/records.rs`, `changes/reading.rs` (lists) and `registry/domains.rs` (the lesser of two).
+//! - Values: `statement/sql.rs` (lists, timestamps), `statement/argument.rs`, `statement/rows.rs`, `statement/row.rs`,
+//!   `statement/records.rs`, `submissions.rs` and `changes/reading.rs` (lists), `changes.rs` (random texts) and
+//!   `registry/domains.rs` (the lesser of two).
 //! - Plans of statements that are too slow in a common form: `search.rs`, `search/conditions.rs`, `search/counted.rs`,
 //!   `search/covered_forms.rs`, `search/match_set.rs`, `search/terms.rs`, `search/tests.rs`, `groups/listing.rs` and
 //!   `groups/members.rs`.
@@ -27,7 +28,8 @@
 //!   `identity.rs`, `concerns.rs` and `registry/rights.rs`.
 //! - Locks of rows: `subscriptions.rs`, `subscriptions/ahead.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`,
 //!   `subscriptions/progress.rs`, `subscriptions/replay.rs`, `registry/counts.rs`, `registry/turns.rs`,
-//!   `registry/resealing.rs`, `registry/subscribed.rs`, `tokens/rotating.rs`, `tokens/last_used.rs`, `tokens/hours.rs` and `audit.rs`.
+//!   `registry/resealing.rs`, `registry/subscribed.rs`, `tokens/rotating.rs`, `tokens/last_used.rs`, `tokens/hours.rs` and
+//!   `audit.rs`.
 
 mod admin_links;
 mod admin_overview;
@@ -313,7 +315,7 @@ mod tests {
                 add_differing(&entry, root, found);
             } else if entry.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(&entry).unwrap();
-                if ["Dialect::Postgres", "Dialect::Sqlite", "push_either(", "Self::Postgres("]
+                if ["Dialect::Postgres", "Dialect::Sqlite", "{pg:", "{lite:", "Self::Postgres("]
                     .iter()
                     .any(|mark| text.contains(mark))
                 {

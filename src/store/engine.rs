@@ -47,5 +47,5 @@ pub(super) use pool::connection::{HeldRows, PooledConnection};
 pub use pooler::Pooler;
 pub use remedy::remedy;
 pub(super) use remedy::{PG_TRGM, PUBLICATION, ROW_SECURITY};
-pub(super) use retry::{AsStoreError, Retry};
+pub(super) use retry::AsStoreError;
 pub use write_access::ReadOnlyFile;

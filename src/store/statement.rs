@@ -6,7 +6,6 @@ mod argument;
 mod folding;
 mod listed;
 mod page;
-mod pushed;
 mod records;
 mod row;
 mod rows;

@@ -20,11 +20,6 @@ impl TableSpec {
         )
     }
 
-    // Until its callers are templates.
-    pub(in crate::store) fn push_insertion(&self, sql: &mut Sql, rows: &JsonRows) {
-        sql.append(self.insertion(rows));
-    }
-
     fn insertion_on_conflict(&self, rows: &JsonRows, action: Sql) -> Sql {
         // Without WHERE, SQLite parses ON as part of a join.
         sql!(
@@ -74,15 +69,6 @@ impl TableSpec {
         }
         transaction.execute(self.insertion(rows)).await?;
         Ok(())
-    }
-
-    /// Inserts the rows whose keys do not exist. Returns how many they were.
-    pub(in crate::store) async fn insert_absent(
-        &self,
-        transaction: &mut Transaction,
-        rows: &JsonRows,
-    ) -> Result<u64, StoreError> {
-        Ok(transaction.execute(self.insertion_on_conflict(rows, Sql::text("NOTHING"))).await?)
     }
 
     /// Inserts the rows. If a key exists, adds the value of the column `sum` to the stored one.

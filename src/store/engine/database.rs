@@ -175,11 +175,6 @@ impl Database {
         begin(connection, on_postgres, waiting_since).await
     }
 
-    /// An empty statement for this database.
-    pub(crate) fn sql(&self) -> Sql {
-        Sql::new(self.dialect())
-    }
-
     /// Runs one writing statement in a transaction of its own. Returns the number of affected rows.
     pub(crate) async fn execute(&self, sql: Sql) -> Result<u64, StoreError> {
         let mut transaction = self.begin().await?;
@@ -215,11 +210,6 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    /// An empty statement for this transaction's database.
-    pub(crate) fn sql(&self) -> Sql {
-        self.connection.sql()
-    }
-
     pub(crate) fn dialect(&self) -> Dialect {
         self.connection.dialect()
     }

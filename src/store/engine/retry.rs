@@ -57,32 +57,6 @@ pub(in crate::store) async fn run<T, E: AsStoreError, F: Future<Output = Result<
     }
 }
 
-/// The tries of one transaction.
-#[derive(Debug, Default)]
-pub(in crate::store) struct Retry {
-    failed: u32,
-}
-
-impl Retry {
-    /// Whether the first try has failed.
-    pub(in crate::store) fn is_retry(&self) -> bool {
-        self.failed > 0
-    }
-
-    /// Returns whether a failed transaction should be retried. If so, waits first, with random jitter.
-    pub(in crate::store) async fn wait_if_retryable(&mut self, error: &impl AsStoreError) -> bool {
-        self.failed += 1;
-        if self.failed >= MAX_TRIES || !error.as_store_error().is_some_and(is_collision) {
-            return false;
-        }
-        tracing::debug!(failed = self.failed, "a transaction collided with another one; retrying");
-        let longest = FIRST_WAIT * 2_u32.pow(self.failed - 1);
-        let jitter = rand::rng().random_range(0.5..=1.0);
-        tokio::time::sleep(longest.mul_f64(jitter)).await;
-        true
-    }
-}
-
 fn is_collision(error: &StoreError) -> bool {
     let (StoreError::Unavailable(error) | StoreError::Statement(error)) = error else { return false };
     let sqlx::Error::Database(database) = error else { return false };

@@ -40,7 +40,6 @@ pub(crate) struct Sql {
     pieces: Vec<Piece>,
     custom_plan: bool,
     is_kept: bool,
-    pub(super) dialect: Option<Dialect>,
 }
 
 /// A template with its values, or text without places.

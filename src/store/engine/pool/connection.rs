@@ -129,11 +129,6 @@ impl PooledConnection {
         HeldRows(self.rows.clone())
     }
 
-    /// An empty statement for this connection.
-    pub(crate) fn sql(&self) -> Sql {
-        Sql::new(self.dialect())
-    }
-
     pub(in crate::store) fn limits(&self) -> DatabaseLimits {
         self.pool.connections().limits()
     }
