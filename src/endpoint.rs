@@ -177,7 +177,13 @@ impl<H> Endpoints<H> {
     pub fn find<'p>(&'static self, method: &Method, path: &'p str) -> Result<Matched<'p, H>, NoEndpoint> {
         let path = path.strip_suffix('/').unwrap_or(path);
         let router = self.router.get_or_init(|| router(self.all));
-        let found = router.at(if path.is_empty() { "/" } else { path }).map_err(|_| NoEndpoint::UnknownPath)?;
+        // An empty path is that of the interface itself; the router wants one that begins with a slash.
+        let path = match path {
+            "" => "/",
+            "/" => return Err(NoEndpoint::UnknownPath),
+            path => path,
+        };
+        let found = router.at(path).map_err(|_| NoEndpoint::UnknownPath)?;
         if found.params.iter().any(|(_, segment)| segment.is_empty()) {
             return Err(NoEndpoint::UnknownPath);
         }
