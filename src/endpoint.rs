@@ -100,8 +100,8 @@ impl BodyKind {
     #[must_use]
     pub fn limit(self, limits: &RequestLimits) -> usize {
         match self {
-            Self::None => 0,
-            Self::Ordinary => limits.body_bytes,
+            // One that nobody asked for is received, and passed over.
+            Self::None | Self::Ordinary => limits.body_bytes,
             Self::Group => limits.group_body_bytes,
         }
     }

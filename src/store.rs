@@ -3,40 +3,31 @@
 //! A [`Store`] exists only for a database whose schema this program serves ([`Store::open`]); [`migrate`] brings a
 //! database to that schema. Knows nothing about HTTP, the JSON of the API, or tenants.
 //!
-//! Most statements have one text for both databases (`statement/template.rs`). The databases differ in these
-//! places; a test keeps this list complete:
+//! # Where the databases differ
 //!
-//! - Connections: `engine/location.rs` (session settings), `engine/session.rs`, `engine/connections.rs` and
-//!   `engine/connections/budget.rs` (limits), `engine/pool.rs` (pings), `engine/pool/connection.rs` (lost
-//!   connections), `engine/pool/connection/transaction.rs`, `engine/database.rs` (turns of writers). Only for Postgres:
-//!   `engine/postgres.rs`, `engine/pooler.rs` and `engine/location/`. Only for SQLite: `engine/write_lock.rs`,
-//!   `engine/write_access.rs`, `engine/immutable.rs`, `engine/database_file.rs` and `engine/commit_stamp.rs`.
-//! - Errors: `engine/failure.rs`, `engine/retry.rs`, `engine/causes.rs`, `engine/remedy.rs` and
-//!   `engine/remedy/sqlite.rs`.
-//! - Values: `statement/sql.rs` (lists, timestamps), `statement/argument.rs`, `statement/rows.rs`, `statement/row.rs`,
-//!   `statement/records.rs`, `submissions.rs` and `changes/reading.rs` (lists), `changes.rs` (random texts) and
-//!   `registry/domains.rs` (the lesser of two).
-//! - Plans of statements that are too slow in a common form: `search.rs`, `search/conditions.rs`, `search/counted.rs`,
-//!   `search/covered_forms.rs`, `search/match_set.rs`, `search/terms.rs`, `search/tests.rs`, `groups/listing.rs` and
-//!   `groups/members.rs`.
-//! - Indexes and statistics: `settle.rs`, `settle/counts.rs`, `settle/intake.rs`, `settle/keyword_indexes.rs`
-//!   (Postgres), `settle/numbering.rs`, `settle/overlay.rs`, `settle/repair.rs`,
-//!   `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
-//! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`,
-//!   `schema/objects.rs`, `schema/catalog.rs`, `schema/differences.rs`, `schema/orphans.rs`, `users.rs`,
-//!   `import/write.rs`, `groups.rs` (collation), `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `totals.rs`,
-//!   `identity.rs`, `concerns.rs` and `registry/rights.rs`.
-//! - Locks of rows: `subscriptions.rs`, `subscriptions/ahead.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`,
-//!   `subscriptions/progress.rs`, `subscriptions/replay.rs`, `registry/counts.rs`, `registry/turns.rs`,
-//!   `registry/resealing.rs`, `registry/subscribed.rs`, `tokens/rotating.rs`, `tokens/last_used.rs`, `tokens/hours.rs` and
-//!   `audit.rs`.
+//! A statement has one text for both, in which the sides that differ are marked: `{pg: … | lite: …}`
+//! (`statement/template.rs`). Code that differs asks for the `Dialect`. So `grep -rE '\{pg:|\{lite:|Dialect::'` finds every
+//! place. They are of a few kinds: connections, and turns of writers (`engine`); errors (`engine/failure.rs`, `engine/remedy`);
+//! lists, instants and rows (`statement`); plans that are too slow in a common form (`derived/search`, `groups`); indexes,
+//! statistics and triggers (`derived/settle`, `schema`, `import`); locks of rows, which SQLite needs none of.
+//!
+//! # Adding a resource
+//!
+//! 1. Its tables, in both scripts of `schema`, each column with what it means. `README.md` says who may write them, and
+//!    the test of the catalog how `schema/postgres.tsv` is written again.
+//! 2. A file here: the types that callers see, and `impl Store` with a method for each thing that they do. One `sql!` a
+//!    statement, one `read(&Row)` for the columns of a type, and [`retry::run`](engine::retry::run) around a transaction
+//!    that can collide with others.
+//! 3. `mod` and `pub use` below.
+//! 4. Tests in `tests/it`, on both databases. `databases::statements` prepares the statements by itself, and names those that
+//!    read a growing table whole: such a one gets an index, or says why with `{scans: …}`.
 
 mod admin_links;
 mod admin_overview;
 mod admin_sessions;
 mod audit;
-mod changes;
 mod concerns;
+mod derived;
 mod engine;
 pub mod filter;
 mod forms;
@@ -47,13 +38,10 @@ pub mod mailbox;
 pub mod registry;
 mod reindex;
 mod schema;
-mod search;
-mod settle;
 mod statement;
 mod submissions;
 mod subscriptions;
 mod tokens;
-mod totals;
 mod users;
 mod writes;
 
@@ -67,10 +55,13 @@ pub use admin_links::{AdminLink, AdminRole};
 pub use admin_overview::{TokenCounts, TokenFilter};
 pub use admin_sessions::{AdminSession, EndedSessions, NewAdminSession};
 pub use audit::{Actor, AuditEntry, AuditFilter, AuditRecord, AuditSource, AuditVerdict, Identity};
-pub use changes::{
+pub use concerns::DatabaseConcern;
+pub use derived::changes::{
     Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom, ChangesRead, LogMark, LostCursor, WaitingEvents,
 };
-pub use concerns::DatabaseConcern;
+pub use derived::search::SearchPage;
+pub use derived::settle::Events;
+use derived::settle::Settler;
 #[cfg(test)]
 pub(crate) use engine::raw;
 pub(crate) use engine::{BESIDE, FileId, LOG, SHARED_MEMORY, next_to, with_causes};
@@ -90,9 +81,6 @@ pub use reindex::{Reindexed, reindex};
 pub use schema::{
     MIGRATIONS, Migration, Orphans, Reach, SchemaDifferences, SchemaRepair, count_orphans, read_catalog, repair_schema,
 };
-pub use search::SearchPage;
-pub use settle::Events;
-use settle::Settler;
 use statement::sql;
 pub use statement::{Page, PageRequest, Texts, fold, statement_texts};
 pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
@@ -170,7 +158,7 @@ impl Store {
         match identified {
             Ok(identity) => {
                 let group_writes = Arc::new(RwLock::with_max_readers((), max_connections.div_ceil(2)));
-                let changes_waited_for = Arc::new(Semaphore::new(changes::MAX_WAITING));
+                let changes_waited_for = Arc::new(Semaphore::new(derived::changes::MAX_WAITING));
                 let settler = Settler::default();
                 Ok(Self { database, identity, group_writes, settler, changes_waited_for, file })
             }
@@ -290,8 +278,8 @@ pub async fn migrate_by(
         let mut transaction = database.begin().await?;
         users::fold_new(&mut transaction).await?;
         transaction.commit().await?;
-        settle::settle_all(&database).await?;
-        settle::create_indexes(&database).await?;
+        derived::settle::settle_all(&database).await?;
+        derived::settle::create_indexes(&database).await?;
         database.close().await;
         Ok(versions)
     });
@@ -300,38 +288,5 @@ pub async fn migrate_by(
             Err(location.file().map_or(StoreError::Unavailable(error), StoreError::locked))
         }
         outcome => outcome,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::path::Path;
-
-    /// Adds the files of a folder that decide by the database, as paths relative to `root`.
-    fn add_differing(folder: &Path, root: &Path, found: &mut Vec<String>) {
-        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            if entry.is_dir() {
-                add_differing(&entry, root, found);
-            } else if entry.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&entry).unwrap();
-                if ["Dialect::Postgres", "Dialect::Sqlite", "{pg:", "{lite:", "Self::Postgres("]
-                    .iter()
-                    .any(|mark| text.contains(mark))
-                {
-                    found.push(entry.strip_prefix(root).unwrap().display().to_string());
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_head_of_this_file_names_every_file_in_which_the_databases_differ() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store");
-        let mut found = Vec::new();
-        add_differing(&root, &root, &mut found);
-        let head: String = include_str!("store.rs").lines().take_while(|line| line.starts_with("//!")).collect();
-        let unnamed: Vec<_> = found.iter().filter(|file| !head.contains(&format!("`{file}`"))).collect();
-        assert!(found.len() > 10 && unnamed.is_empty(), "{unnamed:?}");
     }
 }

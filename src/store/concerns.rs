@@ -1,8 +1,8 @@
 //! Problems of a database that is served nevertheless, for `formgate check` and the inspection.
 
+use super::derived::settle::keyword_indexes;
 use super::engine::{PG_TRGM, PUBLICATION, ROW_SECURITY};
 use super::schema::{SchemaDifference, SchemaDifferences};
-use super::settle::keyword_indexes;
 use super::statement::Dialect;
 use super::{Store, StoreError, schema};
 

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
+use super::derived::totals::{CountedList, STALE, not_negative};
 use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Sql, sql, truth};
-use super::totals::{CountedList, STALE, not_negative};
 use super::{Store, StoreError};
 
 /// A form as lists show it.

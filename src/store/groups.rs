@@ -16,9 +16,9 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
+use super::derived::totals::{CountedList, MEMBERS, PageStart, STALE, not_negative, read_not_negative};
 use super::engine::{HeldRows, retry};
 use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Row, Sql, sql, truth};
-use super::totals::{CountedList, MEMBERS, PageStart, STALE, not_negative, read_not_negative};
 use super::{Store, StoreError, Texts};
 
 pub use change::{

@@ -28,10 +28,10 @@ impl DatabaseIdentity {
             return None;
         }
         let sql = sql!(
-            "SELECT concat_ws(' ',
+            "{pg: SELECT concat_ws(' ',
                (SELECT system_identifier FROM pg_control_system()),
                (SELECT oid FROM pg_database WHERE datname = current_database()),
-               to_regclass('database_identity')::oid)"
+               to_regclass('database_identity')::oid)}"
         );
         reader.fetch_one(sql).await.ok()?.get(0).ok()
     }

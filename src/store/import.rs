@@ -20,8 +20,8 @@ use jiff::Timestamp;
 use record::Record;
 use state::ImportState;
 
+use super::derived::settle::{Events, settle_within};
 use super::engine::{Database, DatabaseLocation, Transaction};
-use super::settle::{Events, settle_within};
 use super::statement::{Dialect, Sql, sql};
 use super::{Actor, AuditEntry, StoreError, audit, schema, users};
 
@@ -139,10 +139,10 @@ async fn complete(transaction: &mut Transaction) -> Result<(), StoreError> {
                 // it.
                 let given = if table == "groups" { " WHERE NOT built_in" } else { "" };
                 let sql = sql!(
-                    "SELECT setval(name, greatest(largest, pg_sequence_last_value(name)))
+                    "{pg: SELECT setval(name, greatest(largest, pg_sequence_last_value(name)))
                      FROM (SELECT pg_get_serial_sequence({name}, 'id')::regclass AS name, max(id) AS largest
                            FROM {+table}{+given}) AS identity
-                     WHERE largest IS NOT NULL",
+                     WHERE largest IS NOT NULL}",
                     name = table,
                     table = Sql::text(table),
                     given = Sql::text(given),

@@ -6,8 +6,9 @@
 
 use std::fmt;
 
+use super::derived::settle;
 use super::engine::DatabaseLocation;
-use super::{StoreError, schema, settle, users};
+use super::{StoreError, schema, users};
 
 /// How many rows were wrong and have been corrected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

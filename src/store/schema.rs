@@ -132,7 +132,7 @@ pub(super) async fn migrate(
 /// Creates the Postgres schema that a URL names, unless it exists, and what the schemas of a database share.
 async fn create_namespace(database: &Database, name: &str) -> Result<(), StoreError> {
     let mut transaction = database.begin_with(BEGIN, Duration::MAX, Instant::now()).await?;
-    transaction.fetch_all(sql!("SELECT set_config('formgate.schema', {name}, true)", name)).await?;
+    transaction.fetch_all(sql!("{pg: SELECT set_config('formgate.schema', {name}, true)}", name)).await?;
     transaction.command(CREATE_NAMESPACE).await?;
     transaction.command(SHARE_EXTENSION).await?;
     Ok(transaction.commit().await?)

@@ -25,16 +25,16 @@ pub(super) async fn fold_new(transaction: &mut Transaction) -> Result<(), sqlx::
 
 /// Only on SQLite.
 fn set_folded(id: i64, folded: String) -> Sql {
-    sql!("UPDATE OR IGNORE users SET email_folded = {folded} WHERE id = {id}", folded, id)
+    sql!("{lite: UPDATE OR IGNORE users SET email_folded = {folded} WHERE id = {id}}", folded, id)
 }
 
 /// Corrects every wrong folded address. Returns how many there were.
 pub(super) async fn repair(database: &Database) -> Result<u64, StoreError> {
     if database.dialect() == Dialect::Postgres {
         let sql = sql!(
-            "UPDATE users SET email = email
+            "{pg: UPDATE users SET email = email
              WHERE email_folded IS DISTINCT FROM formgate_fold(email)
-             {scans: a repair checks every address}"
+             {scans: a repair checks every address}}"
         );
         return database.execute(sql).await;
     }

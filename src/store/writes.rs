@@ -21,18 +21,18 @@ impl Store {
         let names: Texts = names.iter().collect();
         let sql = match by {
             CountedBy::Server(_) => sql!(
-                "SELECT datname::text, tup_inserted + tup_updated + tup_deleted
+                "{pg: SELECT datname::text, tup_inserted + tup_updated + tup_deleted
                  FROM pg_stat_database
-                 WHERE datname {in names}",
+                 WHERE datname {in names}}",
                 names,
             ),
             // Every write to the data is noted in the first two tables, and what is to be sent again in the others.
             CountedBy::Database(..) => sql!(
-                "SELECT nspname::text, sum(pg_stat_get_tuples_inserted(c.oid) + pg_stat_get_tuples_updated(c.oid))::bigint
+                "{pg: SELECT nspname::text, sum(pg_stat_get_tuples_inserted(c.oid) + pg_stat_get_tuples_updated(c.oid))::bigint
                  FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid AND c.relkind = 'r'
                    AND c.relname IN ('intake', 'form_notes', 'subscriptions', 'webhook_events')
                  WHERE nspname {in names}
-                 GROUP BY nspname",
+                 GROUP BY nspname}",
                 names,
             ),
         };

@@ -9,8 +9,8 @@
 
 use super::{Members, StoreError};
 use crate::store::Store;
+use crate::store::derived::totals::{CountedList, not_negative};
 use crate::store::statement::{Dialect, Row, Sql, sql};
-use crate::store::totals::{CountedList, not_negative};
 
 /// The most members of a batch.
 ///

@@ -10,9 +10,10 @@ use super::GroupSummary;
 use super::change::{GroupWrite, GroupWriteError, MemberChange, NewMembers, Report, SyncedBy, WriteMode};
 use super::spellings::find_spellings;
 use super::syncs::{ChangedGroup, keep_sync};
+use crate::store::derived::totals;
 use crate::store::engine::Transaction;
 use crate::store::statement::{Dialect, Row, Sql, fold, sql};
-use crate::store::{Store, StoreError, totals};
+use crate::store::{Store, StoreError};
 
 /// The members that a group should have, in the form that each database reads fastest.
 enum WantedMembers<'m> {
@@ -139,8 +140,8 @@ async fn change_members_on_postgres(
 ) -> Result<(u64, MemberChange), sqlx::Error> {
     let ChangedGroup { id, name, is_new, is_renamed } = group;
     let sql = sql!(
-        "SELECT members_before, attached, detached, created
-         FROM formgate_sync_and_keep({id}, {+arrays}, {name}, {is_new}, {is_renamed}, {by}, {token})",
+        "{pg: SELECT members_before, attached, detached, created
+         FROM formgate_sync_and_keep({id}, {+arrays}, {name}, {is_new}, {is_renamed}, {by}, {token})}",
         id,
         arrays = arrays(members),
         name,
@@ -187,8 +188,8 @@ impl Store {
             return Ok(None);
         }
         let sql = sql!(
-            "SELECT group_id, group_external_id, attached, detached, created
-             FROM formgate_sync_group({name}, {external_id}, {+arrays}, {by}, {token})",
+            "{pg: SELECT group_id, group_external_id, attached, detached, created
+             FROM formgate_sync_group({name}, {external_id}, {+arrays}, {by}, {token})}",
             name = &write.name,
             external_id = write.external_id.clone(),
             arrays = arrays(&members),

@@ -215,14 +215,16 @@ async fn next_id(transaction: &mut Transaction, durability: Durability) -> Resul
         (Durability::DryRun, _) => return Ok(next),
         (Durability::Commit, Dialect::Sqlite) => {
             if is_lost {
-                let sql = sql!("UPDATE sqlite_sequence SET seq = {largest} WHERE name = 'groups'", largest);
+                let sql = sql!("{lite: UPDATE sqlite_sequence SET seq = {largest} WHERE name = 'groups'}", largest);
                 transaction.execute(sql).await?;
             }
             return Ok(next);
         }
-        (Durability::Commit, Dialect::Postgres) if is_lost => sql!("SELECT setval('groups_id_seq', {next})", next),
+        (Durability::Commit, Dialect::Postgres) if is_lost => {
+            sql!("{pg: SELECT setval('groups_id_seq', {next})}", next)
+        }
         (Durability::Commit, Dialect::Postgres) => {
-            sql!("SELECT setval('groups_id_seq', greatest(nextval('groups_id_seq'), {next}))", next)
+            sql!("{pg: SELECT setval('groups_id_seq', greatest(nextval('groups_id_seq'), {next}))}", next)
         }
     };
     transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)
@@ -248,8 +250,8 @@ async fn create(
 async fn advance_user_sequence(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
     if transaction.dialect() == Dialect::Postgres {
         let sql = sql!(
-            "SELECT setval('users_id_seq',
-               greatest((SELECT last_value FROM users_id_seq), (SELECT max(id) FROM users)))"
+            "{pg: SELECT setval('users_id_seq',
+               greatest((SELECT last_value FROM users_id_seq), (SELECT max(id) FROM users)))}"
         );
         transaction.execute(sql).await?;
     }

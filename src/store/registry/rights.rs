@@ -68,8 +68,8 @@ impl Registry {
         wanted.sort_unstable();
         wanted.dedup();
         let sql = sql!(
-            "SELECT wanted FROM unnest(string_to_array({wanted}, ',')) wanted
-             WHERE NOT has_table_privilege(split_part(wanted, ' on ', 2), split_part(wanted, ' on ', 1))",
+            "{pg: SELECT wanted FROM unnest(string_to_array({wanted}, ',')) wanted
+             WHERE NOT has_table_privilege(split_part(wanted, ' on ', 2), split_part(wanted, ' on ', 1))}",
             wanted = wanted.join(","),
         );
         let rows = self.database.reader().await?.fetch_all(sql).await?;

@@ -15,7 +15,7 @@ use crate::store::{StoreError, Texts};
 /// `identities` has the columns by which logical replication knows the rows of our tables, if an index has these.
 fn on_postgres(is_ours: Sql) -> Sql {
     sql!(
-        "WITH ours AS MATERIALIZED (
+        "{pg: WITH ours AS MATERIALIZED (
            SELECT c.oid, c.relname::text AS relation, c.relreplident, c.relpersistence, n.oid AS namespace, n.nspname
            FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
            WHERE c.relkind IN ('r', 'p')
@@ -62,7 +62,7 @@ fn on_postgres(is_ours: Sql) -> Sql {
            FROM ours JOIN pg_trigger t ON tgrelid = ours.oid WHERE NOT tgisinternal
          UNION ALL SELECT 'replica identity', relation, relation, CASE WHEN relreplident = 'f' THEN 'FULL'
            WHEN ours.oid NOT IN (SELECT oid FROM identities) THEN 'NOTHING' WHEN relreplident = 'd' THEN 'DEFAULT'
-           ELSE 'USING INDEX' END FROM ours",
+           ELSE 'USING INDEX' END FROM ours}",
         is_ours,
     )
 }

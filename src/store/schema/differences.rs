@@ -13,10 +13,11 @@ use sqlx::AssertSqlSafe;
 use super::catalog::{self, Found};
 use super::objects::{Object, ObjectKind, expected, is_plain};
 use crate::metrics::DatabaseFailure;
-use crate::store::changes::NEW_EPOCH;
+use crate::store::derived::changes::NEW_EPOCH;
+use crate::store::derived::{settle, totals};
 use crate::store::engine::{Database, DatabaseLocation, PooledConnection};
 use crate::store::statement::{Dialect, sql};
-use crate::store::{StoreError, schema, settle, totals, users, with_causes};
+use crate::store::{StoreError, schema, users, with_causes};
 
 /// How many differences a message names.
 ///
@@ -339,7 +340,7 @@ async fn run(database: &Database, statement: &str, table: &str) -> Result<(), St
     let mut transaction = database.begin().await?;
     if transaction.dialect() == Dialect::Postgres {
         let sql = sql!(
-            "SELECT set_config('lock_timeout', {wait}, true), set_config('formgate.table', {table}, true)",
+            "{pg: SELECT set_config('lock_timeout', {wait}, true), set_config('formgate.table', {table}, true)}",
             wait = LOCK_WAIT,
             table,
         );

@@ -39,10 +39,10 @@ async fn count_on_postgres(reader: &mut PooledConnection) -> Result<Vec<Orphans>
     let mut counted = Vec::new();
     for (table, column, referenced, key) in expected(Dialect::Postgres).iter().filter_map(foreign_key) {
         let sql = sql!(
-            "SELECT count(*) FROM {+table} AS referring
+            "{pg: SELECT count(*) FROM {+table} AS referring
              WHERE {+column} IS NOT NULL
                AND NOT EXISTS (SELECT FROM {+referenced} AS referenced WHERE referenced.{+key} = referring.{+column})
-             {scans: looks at every row}",
+             {scans: looks at every row}}",
             table = Sql::text(table),
             column = Sql::text(column),
             referenced = Sql::text(referenced),

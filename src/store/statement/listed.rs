@@ -13,13 +13,13 @@ use super::template::{Template, Token, next_token};
 /// # Panics
 /// If the template is malformed.
 #[must_use]
-pub fn statement_texts(template: &str, part: &dyn Fn(&str) -> &'static str) -> [String; 2] {
+pub fn statement_texts(template: &str, part: &dyn Fn(&str) -> String) -> [String; 2] {
     let sql = listed(template, part);
     [sql.clone().into_postgres(), sql.into_sqlite().map(|(text, _)| (text, Default::default()))]
         .map(|written| written.expect("numbers and texts can be bound").0)
 }
 
-fn listed(template: &str, part: &dyn Fn(&str) -> &'static str) -> Sql {
+fn listed(template: &str, part: &dyn Fn(&str) -> String) -> Sql {
     let mut values: Vec<(&'static str, Argument)> = Vec::new();
     // A test lists each once.
     let text: &'static str = template.to_owned().leak();
@@ -29,7 +29,7 @@ fn listed(template: &str, part: &dyn Fn(&str) -> &'static str) -> Sql {
         at = next;
         let (name, value) = match token {
             Token::Value(name) => (name, None::<String>.into()),
-            Token::Part(name) => (name, listed(part(name.of(text)), part).into()),
+            Token::Part(name) => (name, listed(&part(name.of(text)), part).into()),
             Token::In(name) | Token::InUnsized(name) | Token::NotIn(name) => (name, Vec::<i64>::new().into()),
             Token::ClockPlus(name) | Token::ClockMinus(name) | Token::Passed { longest: name, .. } => {
                 (name, Duration::ZERO.into())

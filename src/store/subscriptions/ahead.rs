@@ -12,8 +12,8 @@ use super::Event;
 use super::due::{DueEvent, Sought, read_due};
 use super::lease::{LEASE, LONGEST_PAUSE};
 use super::pending::newest_events;
+use crate::store::derived::settle::{Settled, is_settled, may_release, place_noted};
 use crate::store::engine::PooledConnection;
-use crate::store::settle::{Settled, is_settled, may_release, place_noted};
 use crate::store::statement::sql;
 use crate::store::{Store, StoreError};
 

@@ -15,10 +15,10 @@ use jiff::Timestamp;
 
 use super::lease::LONGEST_PAUSE;
 use super::{Event, LeasedSubscription};
-use crate::store::changes::{ChangeCursor, LogMark, is_in_log, stamp_of};
+use crate::store::derived::changes::{ChangeCursor, LogMark, is_in_log, stamp_of};
+use crate::store::derived::search::with_sub_forms;
+use crate::store::derived::settle::{MAX_BURST, Settled};
 use crate::store::engine::PooledConnection;
-use crate::store::search::with_sub_forms;
-use crate::store::settle::{MAX_BURST, Settled};
 use crate::store::statement::{Row, Sql, sql};
 use crate::store::submissions::{Submissions, read_submissions};
 use crate::store::{Store, StoreError};

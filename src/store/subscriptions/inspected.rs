@@ -9,7 +9,7 @@ use super::Event;
 use super::due::is_within;
 use super::lease::{LEASE, valid_secrets};
 use super::pending::{Details, EventRange, PendingEvents, count_in_turn, count_set_aside};
-use crate::store::changes::{ChangeCursor, LogMark, stamp_of};
+use crate::store::derived::changes::{ChangeCursor, LogMark, stamp_of};
 use crate::store::statement::{Sql, sql};
 use crate::store::submissions::{Submissions, read_submissions};
 use crate::store::{Store, StoreError};

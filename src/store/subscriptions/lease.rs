@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Event;
-use crate::store::changes::{LogMark, is_in_log, stamp_of};
+use crate::store::derived::changes::{LogMark, is_in_log, stamp_of};
 use crate::store::statement::{Row, Sql, sql};
 use crate::store::{Store, StoreError};
 

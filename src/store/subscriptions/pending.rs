@@ -9,8 +9,8 @@ use jiff::Timestamp;
 
 use super::due::is_within;
 use super::{Event, Subscription};
+use crate::store::derived::settle::is_settled;
 use crate::store::engine::PooledConnection;
-use crate::store::settle::is_settled;
 use crate::store::statement::{Sql, sql};
 use crate::store::{Store, StoreError};
 

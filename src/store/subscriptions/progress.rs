@@ -194,8 +194,8 @@ impl Store {
         let is_written = Sql::text("EXISTS (SELECT FROM written)");
         // What a crash of the server loses is delivered once more.
         let sql = sql!(
-            "WITH written AS ({+update}), added AS ({+insert})
-             SELECT state, set_config('synchronous_commit', 'off', true) FROM written",
+            "{pg: WITH written AS ({+update}), added AS ({+insert})
+             SELECT state, set_config('synchronous_commit', 'off', true) FROM written}",
             update = update(leased, progress),
             insert = insert_attempts(Dialect::Postgres, leased.id, progress.attempts, is_written),
         );
@@ -212,7 +212,7 @@ impl Store {
         let is_held = sql!("EXISTS (SELECT 1 FROM subscriptions WHERE {+is_held})", is_held = leased.is_held());
         // The update is second, since it may end the lease.
         let sql = sql!(
-            "{+insert}; {+update}",
+            "{lite: {+insert}; {+update}}",
             insert = insert_attempts(Dialect::Sqlite, leased.id, progress.attempts, is_held),
             update = update(leased, progress),
         );

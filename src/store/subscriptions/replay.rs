@@ -13,7 +13,7 @@ use super::Event;
 use super::due::is_within;
 use super::managing::audit_entry;
 use crate::store::audit::{self, Actor};
-use crate::store::changes::{ChangeCursor, is_in_log};
+use crate::store::derived::changes::{ChangeCursor, is_in_log};
 use crate::store::engine::{Transaction, retry};
 use crate::store::statement::{Sql, sql};
 use crate::store::{Store, StoreError};

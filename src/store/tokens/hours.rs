@@ -86,7 +86,7 @@ pub(super) async fn add(
     }
     match transaction.dialect() {
         Dialect::Postgres => {
-            let row = transaction.connection().fetch_one(sql!("SELECT txid_current()")).await?;
+            let row = transaction.connection().fetch_one(sql!("{pg: SELECT txid_current()}")).await?;
             Ok(Some(CommitMark::Transaction(row.get(0)?)))
         }
         Dialect::Sqlite => {
@@ -142,7 +142,8 @@ impl Store {
         let mut reader = self.database.reader().await?;
         match mark {
             CommitMark::Transaction(id) => {
-                let status: Option<String> = reader.fetch_one(sql!("SELECT txid_status({id})", id)).await?.get(0)?;
+                let status: Option<String> =
+                    reader.fetch_one(sql!("{pg: SELECT txid_status({id})}", id)).await?.get(0)?;
                 Ok(match status.as_deref() {
                     Some("in progress") => None,
                     Some("aborted") => Some(false),

@@ -12,7 +12,7 @@
 //!   grows with the matches and not with the database. Given only a limit, a planner would scan everything in the
 //!   page's order, hoping to find a page of matches early.
 
-pub(super) mod conditions;
+pub(in crate::store) mod conditions;
 mod counted;
 mod covered_forms;
 mod match_set;
@@ -26,18 +26,18 @@ use serde::Deserialize;
 use conditions::is_short;
 use counted::CountedSearch;
 use covered_forms::ResolvedFilter;
-pub(super) use covered_forms::with_sub_forms;
+pub(in crate::store) use covered_forms::with_sub_forms;
 use match_set::SearchPlan;
 
-use super::engine::{PooledConnection, retry};
-use super::filter::{SortBy, SubmissionFilter};
 use super::settle::{Overlay, Settled, is_settled};
-use super::statement::{
+use super::totals::not_negative;
+use crate::store::engine::{PooledConnection, retry};
+use crate::store::filter::{SortBy, SubmissionFilter};
+use crate::store::statement::{
     Dialect, Fields, ListRecord, MalformedRecord, PageRequest, PageScan, Row, SortDirection, Sql, sql,
 };
-use super::submissions::{self, FormFields, SubmissionRows, Submissions, read_submissions, select_rows};
-use super::totals::not_negative;
-use super::{Store, StoreError};
+use crate::store::submissions::{self, FormFields, SubmissionRows, Submissions, read_submissions, select_rows};
+use crate::store::{Store, StoreError};
 
 /// The submissions of one page, and how many there are on all of them.
 #[derive(Debug)]

@@ -8,9 +8,10 @@ use super::placing::Placed;
 use super::release::Taken;
 use super::writing::Differences;
 use super::{begin, counts, create_indexes, derive, intake, settle_all};
+use crate::store::StoreError;
+use crate::store::derived::totals;
 use crate::store::engine::{Database, Transaction};
 use crate::store::statement::{Dialect, UNINDEXED_END, sql};
-use crate::store::{StoreError, totals};
 
 /// How many submissions `reindex` checks in one transaction.
 ///

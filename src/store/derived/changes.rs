@@ -21,15 +21,15 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::engine::{Database, retry};
 use super::settle::{Settled, Settler, place_noted, settle_all};
-use super::statement::{Sql, sql};
-use super::submissions::Submissions;
-use super::subscriptions::note_lost_deletions;
-use super::{Actor, AuditEntry, Store, StoreError, audit};
+use crate::store::engine::{Database, retry};
+use crate::store::statement::{Sql, sql};
+use crate::store::submissions::Submissions;
+use crate::store::subscriptions::note_lost_deletions;
+use crate::store::{Actor, AuditEntry, Store, StoreError, audit};
 use reading::{LogState, read_page};
 pub use stamps::LogMark;
-pub(super) use stamps::{is_in_log, stamp, stamp_of};
+pub(in crate::store) use stamps::{is_in_log, stamp, stamp_of};
 
 /// How long the log keeps a deletion. A reader that was away for longer has to begin again.
 ///
@@ -60,10 +60,11 @@ const DROP_EVENTS: &str = "DELETE FROM webhook_events; \
     leased_by = NULL, leased_until = NULL";
 
 /// An expression: a new random epoch of the log.
-pub(super) const NEW_EPOCH: [&str; 2] = ["replace(gen_random_uuid()::text, '-', '')", "lower(hex(randomblob(16)))"];
+pub(in crate::store) const NEW_EPOCH: [&str; 2] =
+    ["replace(gen_random_uuid()::text, '-', '')", "lower(hex(randomblob(16)))"];
 
 /// The same as a part of a statement.
-pub(super) fn new_epoch() -> Sql {
+pub(in crate::store) fn new_epoch() -> Sql {
     let [postgres, sqlite] = NEW_EPOCH.map(Sql::text);
     sql!("{pg: {+postgres} | lite: {+sqlite}}", postgres, sqlite)
 }
@@ -71,7 +72,7 @@ pub(super) fn new_epoch() -> Sql {
 /// How many requests of an account wait for changes at once, on each node. Others are answered at once.
 ///
 /// Larger: they may take all the requests that the account may have in flight. Smaller: few programs can wait.
-pub(super) const MAX_WAITING: usize = 8;
+pub(in crate::store) const MAX_WAITING: usize = 8;
 
 /// How often a page is read again that would begin with a submission that was written meanwhile.
 ///
@@ -95,7 +96,7 @@ pub struct ChangeCursor {
 
 impl ChangeCursor {
     /// The cursor after a change, for a reader that has everything up to it.
-    pub(super) fn after(epoch: String, change: LogMark) -> Self {
+    pub(in crate::store) fn after(epoch: String, change: LogMark) -> Self {
         Self { epoch, position: change.seq, base: change.seq, began: change.seq, seen: change }
     }
 }
@@ -170,7 +171,7 @@ pub enum LostCursor {
 }
 
 /// Removes the deletions and the stamps that are no longer kept, and notes how far they went.
-pub(super) async fn forget_old(database: &Database) -> Result<(), StoreError> {
+pub(in crate::store) async fn forget_old(database: &Database) -> Result<(), StoreError> {
     if !database.limits().deletes_old_rows {
         return Ok(());
     }

@@ -24,7 +24,7 @@ fn recounted() -> Sql {
     )
 }
 
-/// The condition for the counts of submissions; [`crate::store::totals`] has the others.
+/// The condition for the counts of submissions; [`crate::store::derived::totals`] has the others.
 fn is_of_submissions() -> Sql {
     Sql::text("counted IN ('form', 'created', 'updated', 'label', 'shared label')")
 }

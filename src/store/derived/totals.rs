@@ -20,14 +20,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Deserializer};
 
-use super::engine::{Database, PooledConnection, Transaction};
 use super::settle::{Settler, ran_out_of_time};
-use super::statement::{Dialect, JsonRows, PageRequest, PageScan, Row, SortDirection, Sql, sql};
-use super::{Store, StoreError, with_causes};
+use crate::store::engine::{Database, PooledConnection, Transaction};
+use crate::store::statement::{Dialect, JsonRows, PageRequest, PageScan, Row, SortDirection, Sql, sql};
+use crate::store::{Store, StoreError, with_causes};
 
 /// What is counted as one list in the order of its ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CountedList {
+pub(in crate::store) enum CountedList {
     Forms,
     Groups,
     ManagedGroups,
@@ -82,7 +82,7 @@ impl CountedList {
     }
 
     /// An expression: how many there are.
-    pub(super) fn total(self) -> Sql {
+    pub(in crate::store) fn total(self) -> Sql {
         sql!(
             "CASE WHEN {+all_are_stale} THEN (SELECT count(*) {+counted_rows}) ELSE CAST(
                coalesce((SELECT listed FROM listed_counts
@@ -99,7 +99,7 @@ impl CountedList {
     }
 
     /// Where a page begins.
-    pub(super) fn start_of(self, page: PageRequest) -> PageStart {
+    pub(in crate::store) fn start_of(self, page: PageRequest) -> PageStart {
         if page.offset() < MAX_SKIPPED { PageStart::Offset(page) } else { PageStart::Skipped(self, page) }
     }
 
@@ -157,14 +157,14 @@ const MAX_SKIPPED: i64 = 2_000;
 
 /// Where a page of a [`CountedList`] begins.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum PageStart {
+pub(in crate::store) enum PageStart {
     Offset(PageRequest),
     Skipped(CountedList, PageRequest),
 }
 
 impl PageStart {
     /// The statement that reads a page: if it is far inside, with the table `skipped (listed, last_id)`.
-    pub(super) fn with_skipped(self, statement: Sql) -> Sql {
+    pub(in crate::store) fn with_skipped(self, statement: Sql) -> Sql {
         let Self::Skipped(list, page) = self else { return statement };
         // Not the first id behind the skipped blocks: that of the last block is none.
         sql!(
@@ -189,7 +189,7 @@ impl PageStart {
     }
 
     /// The condition on the ids of a page, after others.
-    pub(super) fn behind_skipped(self, id: &'static str) -> Sql {
+    pub(in crate::store) fn behind_skipped(self, id: &'static str) -> Sql {
         match self {
             Self::Offset(_) => Sql::default(),
             Self::Skipped(..) => sql!(" AND {+id} > (SELECT last_id FROM skipped)", id = Sql::text(id)),
@@ -197,7 +197,7 @@ impl PageStart {
     }
 
     /// The limit and the offset.
-    pub(super) fn limit(self) -> Sql {
+    pub(in crate::store) fn limit(self) -> Sql {
         match self {
             Self::Offset(page) => sql!("{page scan}", scan = PageScan::forward(page, SortDirection::Ascending)),
             Self::Skipped(_, page) => sql!(
@@ -210,25 +210,25 @@ impl PageStart {
 }
 
 /// A count. Stored ones that another program has changed may be below zero, and are shown as zero.
-pub(super) fn not_negative(count: i64) -> u64 {
+pub(in crate::store) fn not_negative(count: i64) -> u64 {
     u64::try_from(count).unwrap_or_default()
 }
 
 /// The same of a count in JSON.
-pub(super) fn read_not_negative<'j, D: Deserializer<'j>>(json: D) -> Result<u64, D::Error> {
+pub(in crate::store) fn read_not_negative<'j, D: Deserializer<'j>>(json: D) -> Result<u64, D::Error> {
     i64::deserialize(json).map(not_negative)
 }
 
 /// An expression: how many members a group `g` has. The counts are looked up, not joined: Postgres would join by sorting the
 /// counts of all groups, until its statistics know how many there are.
-pub(super) const MEMBERS: &str = "CASE WHEN g.id IN (SELECT key FROM stale_counts WHERE counted = 'members') \
+pub(in crate::store) const MEMBERS: &str = "CASE WHEN g.id IN (SELECT key FROM stale_counts WHERE counted = 'members') \
     OR -1 IN (SELECT key FROM stale_counts WHERE counted = 'members') \
     THEN (SELECT count(*) FROM group_members c WHERE c.group_id = g.id) \
     ELSE coalesce((SELECT listed FROM listed_counts WHERE counted = 'members' AND key = g.id AND status = ''), 0) END";
 
 /// An expression: what it costs lists to count the noted ones themselves. A note is 1, and as many again for every 500 rows.
 /// Of very many notes, only some are looked at.
-pub(super) const STALE: &str = "(SELECT CAST(coalesce(sum(1 + coalesce((SELECT c.listed FROM listed_counts c \
+pub(in crate::store) const STALE: &str = "(SELECT CAST(coalesce(sum(1 + coalesce((SELECT c.listed FROM listed_counts c \
     WHERE c.counted = n.counted AND c.key = n.key AND c.status = ''), 0) / 500), 0) AS bigint) \
     FROM (SELECT counted, key FROM stale_counts LIMIT 100) AS n)";
 
@@ -245,7 +245,7 @@ const WRITES_PER_RECOUNT: usize = 100;
 impl Store {
     /// Reads a list: one row, whose second column is [`STALE`]. Counts again in the background if that saves lists time, also
     /// if the list took too long.
-    pub(super) async fn fetch_list(&self, mut reader: PooledConnection, sql: Sql) -> Result<Row, StoreError> {
+    pub(in crate::store) async fn fetch_list(&self, mut reader: PooledConnection, sql: Sql) -> Result<Row, StoreError> {
         let row = reader.fetch_one(sql).await.map_err(StoreError::from);
         drop(reader);
         let is_costly = match &row {
@@ -259,7 +259,7 @@ impl Store {
     }
 
     /// Counts a write of a group, and counts again now and then.
-    pub(super) fn note_group_write(&self) {
+    pub(in crate::store) fn note_group_write(&self) {
         if self.settler.counts_to(WRITES_PER_RECOUNT) {
             self.recount_later();
         }
@@ -278,7 +278,7 @@ impl Store {
 }
 
 /// Counts again what is noted, one settler at a time.
-pub(super) async fn recount(database: &Database) -> Result<(), StoreError> {
+pub(in crate::store) async fn recount(database: &Database) -> Result<(), StoreError> {
     let mut transaction = Settler::begin_for_a_request(database).await?;
     recount_within(&mut transaction).await?;
     transaction.commit().await?;
@@ -292,7 +292,7 @@ pub(super) async fn recount(database: &Database) -> Result<(), StoreError> {
 }
 
 /// Counts again what is noted, by the transaction itself too.
-pub(super) async fn recount_within(transaction: &mut Transaction) -> Result<(), StoreError> {
+pub(in crate::store) async fn recount_within(transaction: &mut Transaction) -> Result<(), StoreError> {
     let sql = sql!(
         "{pg: WITH note AS (DELETE FROM stale_counts RETURNING counted, key) SELECT DISTINCT counted, key FROM note
          | lite: SELECT DISTINCT counted, key FROM stale_counts}
@@ -356,7 +356,7 @@ async fn recount_members(transaction: &mut Transaction, groups: Option<&[i64]>) 
 }
 
 /// How many counts are wrong, apart from noted ones. The total of a list is that of the kept counts, also of noted ones.
-pub(super) fn count_wrong() -> Sql {
+pub(in crate::store) fn count_wrong() -> Sql {
     // A program without foreign keys may write members of groups that can't be.
     sql!(
         "SELECT count(*) FROM (
@@ -387,7 +387,7 @@ pub(super) fn count_wrong() -> Sql {
 }
 
 /// Notes that every count may be wrong.
-pub(super) async fn note_all(transaction: &mut Transaction) -> Result<(), StoreError> {
+pub(in crate::store) async fn note_all(transaction: &mut Transaction) -> Result<(), StoreError> {
     let sql = sql!(
         "INSERT INTO stale_counts
          SELECT column1, -1 FROM (VALUES ('forms'), ('groups'), ('users'), ('members')) AS all_counts"
@@ -397,7 +397,7 @@ pub(super) async fn note_all(transaction: &mut Transaction) -> Result<(), StoreE
 }
 
 /// Counts everything again if a count is wrong. Returns how many were.
-pub(super) async fn repair(database: &Database) -> Result<u64, StoreError> {
+pub(in crate::store) async fn repair(database: &Database) -> Result<u64, StoreError> {
     recount(database).await?;
     let mut transaction = Settler::begin_for_a_command(database).await?;
     let rows = transaction.fetch_all(count_wrong()).await?;

@@ -18,7 +18,7 @@ mod count_wrong;
 mod counts;
 mod derived;
 mod intake;
-pub(super) mod keyword_indexes;
+pub(in crate::store) mod keyword_indexes;
 mod numbering;
 mod options;
 mod overlay;
@@ -37,24 +37,25 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::timeout;
 
-pub(super) use intake::is_settled;
-pub(super) use overlay::Overlay;
-pub(super) use placing::place_noted;
+pub(in crate::store) use intake::is_settled;
+pub(in crate::store) use overlay::Overlay;
+pub(in crate::store) use placing::place_noted;
 
-use super::engine::{Database, Transaction, is_row_security, retry};
-use super::statement::{Dialect, Sql};
-use super::{Store, StoreError, changes, totals, with_causes};
+use super::{changes, totals};
 use crate::metrics::DatabaseFailure;
+use crate::store::engine::{Database, Transaction, is_row_security, retry};
+use crate::store::statement::{Dialect, Sql};
+use crate::store::{Store, StoreError, with_causes};
 use intake::{NotedAt, Notes};
 pub use numbering::Events;
-pub(super) use numbering::MAX_BURST;
+pub(in crate::store) use numbering::MAX_BURST;
 use numbering::Numbering;
 use options::{AFTER_A_TIMEOUT, FOR_A_COMMAND, FOR_A_REQUEST, LOCK, SLICE, SettlerOptions};
 use release::Taken;
-pub(super) use release::may_release;
-pub(super) use repair::repair;
+pub(in crate::store) use release::may_release;
+pub(in crate::store) use repair::repair;
 use state::SettlerState;
-pub(super) use writing::Differences;
+pub(in crate::store) use writing::Differences;
 
 /// How long a request waits for what was written before it to be derived. Then it is refused, and settling goes on.
 ///
@@ -78,7 +79,7 @@ const NOTES_PER_VACUUM: usize = 2_000;
 
 /// The settlers of this node for one database. They run one at a time; a waiting settler holds no connection.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Settler {
+pub(in crate::store) struct Settler {
     lock: Arc<Mutex<()>>,
     recounting: Arc<Mutex<()>>,
     state: Arc<SettlerState>,
@@ -86,7 +87,7 @@ pub(super) struct Settler {
 
 /// The outcome of settling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settled {
+pub(in crate::store) enum Settled {
     Yes,
     /// Nothing can be written to the database now. A search can use an [`Overlay`] instead.
     CannotWrite,
@@ -94,22 +95,22 @@ pub(super) enum Settled {
 
 impl Settler {
     /// Begins a transaction that is the only one to settle, within the limits of a request.
-    pub(super) async fn begin_for_a_request(database: &Database) -> Result<Transaction, StoreError> {
+    pub(in crate::store) async fn begin_for_a_request(database: &Database) -> Result<Transaction, StoreError> {
         begin(database, FOR_A_REQUEST).await
     }
 
     /// The same without limits.
-    pub(super) async fn begin_for_a_command(database: &Database) -> Result<Transaction, StoreError> {
+    pub(in crate::store) async fn begin_for_a_command(database: &Database) -> Result<Transaction, StoreError> {
         begin(database, FOR_A_COMMAND).await
     }
 
     /// A permit to count lists again, unless this node does so already.
-    pub(super) fn try_to_recount(&self) -> Option<OwnedMutexGuard<()>> {
+    pub(in crate::store) fn try_to_recount(&self) -> Option<OwnedMutexGuard<()>> {
         Arc::clone(&self.recounting).try_lock_owned().ok()
     }
 
     /// Counts a write. Returns whether it is one of every `writes`.
-    pub(super) fn counts_to(&self, writes: usize) -> bool {
+    pub(in crate::store) fn counts_to(&self, writes: usize) -> bool {
         (self.state.writes.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(writes)
     }
 }
@@ -120,7 +121,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unsettled`] if that takes longer than [`SETTLE_LIMIT`]. Settling then continues in the
     /// background.
-    pub(super) async fn settle(&self) -> Result<Settled, StoreError> {
+    pub(in crate::store) async fn settle(&self) -> Result<Settled, StoreError> {
         self.settle_if(|is_settled| !is_settled).await
     }
 
@@ -128,7 +129,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`Self::settle`].
-    pub(super) async fn release_events(&self) -> Result<Settled, StoreError> {
+    pub(in crate::store) async fn release_events(&self) -> Result<Settled, StoreError> {
         self.settle_if(|_| true).await
     }
 
@@ -207,7 +208,7 @@ impl Store {
     }
 
     /// Records in the metrics whether there are too many notes for an overlay.
-    pub(super) fn note_overlay(&self, outcome: Result<Overlay, StoreError>) -> Result<Overlay, StoreError> {
+    pub(in crate::store) fn note_overlay(&self, outcome: Result<Overlay, StoreError>) -> Result<Overlay, StoreError> {
         let is_behind = matches!(outcome, Err(StoreError::Unsettled));
         self.settler.state.set_behind(is_behind, self.database.metrics());
         outcome
@@ -237,12 +238,12 @@ fn prevents_writing(error: &StoreError) -> bool {
 }
 
 /// Whether a statement took longer than it may.
-pub(super) fn ran_out_of_time(error: &StoreError) -> bool {
+pub(in crate::store) fn ran_out_of_time(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable(error) if DatabaseFailure::of(error) == Some(DatabaseFailure::TimedOut))
 }
 
 /// Settles all that was committed before this call.
-pub(super) async fn settle_all(database: &Database) -> Result<(), StoreError> {
+pub(in crate::store) async fn settle_all(database: &Database) -> Result<(), StoreError> {
     while !settle_some(database, FOR_A_COMMAND).await?.is_all {}
     place_noted(database).await?;
     vacuum(database).await;
@@ -255,7 +256,7 @@ async fn begin(database: &Database, options: SettlerOptions) -> Result<Transacti
 }
 
 /// Creates missing keyword indexes, and gathers the planner's statistics of the search tables.
-pub(super) async fn create_indexes(database: &Database) -> Result<(), StoreError> {
+pub(in crate::store) async fn create_indexes(database: &Database) -> Result<(), StoreError> {
     let mut transaction = begin(database, FOR_A_COMMAND).await?;
     keyword_indexes::create_missing(&mut transaction).await?;
     if transaction.dialect() == Dialect::Postgres {
@@ -345,7 +346,7 @@ async fn derive(
 }
 
 /// Settles within a transaction, including what the transaction itself has written.
-pub(super) async fn settle_within(transaction: &mut Transaction, events: Events) -> Result<(), StoreError> {
+pub(in crate::store) async fn settle_within(transaction: &mut Transaction, events: Events) -> Result<(), StoreError> {
     let is_postgres = transaction.dialect() == Dialect::Postgres;
     if is_postgres {
         transaction.execute(Sql::text(LOCK)).await?;

@@ -1,5 +1,5 @@
 //! Notes in the change log where forms are in the tree, so that readers of single forms learn that their set of forms
-//! changed: [`crate::store::changes`].
+//! changed: [`crate::store::derived::changes`].
 //!
 //! Writers note forms in a table of their own, since only such readers need to know, and searches don't wait for it. As with
 //! submissions, what is there is compared with what was there when formgate looked before, so notes may be written for

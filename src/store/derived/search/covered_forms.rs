@@ -20,9 +20,9 @@ use std::sync::Arc;
 
 use super::IdRecord;
 use crate::store::StoreError;
+use crate::store::derived::settle::is_settled;
 use crate::store::engine::PooledConnection;
 use crate::store::filter::SubmissionFilter;
-use crate::store::settle::is_settled;
 use crate::store::statement::{Row, Sql, sql};
 
 /// How many rows a way may read before the other one is tried.

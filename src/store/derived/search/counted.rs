@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use super::conditions::{all_of, has_status, texts, was_created_in};
 use super::covered_forms::{CoveredForms, ResolvedFilter};
 use super::{column, order_by_position, scan_ahead};
+use crate::store::derived::settle::is_settled;
 use crate::store::filter::{SortBy, Status, SubmissionFilter};
-use crate::store::settle::is_settled;
 use crate::store::statement::{Dialect, PageScan, SortDirection, Sql, sql};
 
 /// The filter of such a search.

@@ -1,4 +1,4 @@
-//! Numbers the changes that a settler notices, in the change log ([`crate::store::changes`]).
+//! Numbers the changes that a settler notices, in the change log ([`crate::store::derived::changes`]).
 //!
 //! A settler compares what submissions show now with what they showed when one looked before, and gives those that differ
 //! the next numbers, in the transaction that takes the notes. Settlers run one at a time, so a number is visible before
@@ -21,7 +21,7 @@ use super::intake::NotedAt;
 use super::reading::ContentById;
 use super::release::{self, Taken};
 use crate::store::StoreError;
-use crate::store::changes::{new_epoch, stamp};
+use crate::store::derived::changes::{new_epoch, stamp};
 use crate::store::engine::Transaction;
 use crate::store::statement::{JsonRows, JsonTimestamp, Row, TableSpec, sql};
 

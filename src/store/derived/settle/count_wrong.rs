@@ -1,7 +1,8 @@
 //! Counts wrong rows of the search tables without writing, for `formgate check --deep`.
 
+use crate::store::derived::totals;
 use crate::store::statement::sql;
-use crate::store::{Store, StoreError, totals};
+use crate::store::{Store, StoreError};
 
 impl Store {
     /// How many submissions are listed wrongly, or have a document without answers or answers without a document, or

@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, HashSet};
 use super::stamps::{LogMark, stamp_of};
 use super::{Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom};
 use crate::store::StoreError;
+use crate::store::derived::search::with_sub_forms;
+use crate::store::derived::settle::is_settled;
 use crate::store::engine::PooledConnection;
-use crate::store::search::with_sub_forms;
-use crate::store::settle::is_settled;
 use crate::store::statement::{Row, Sql, sql};
 use crate::store::submissions::read_submissions;
 
