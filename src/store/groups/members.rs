@@ -225,30 +225,30 @@ async fn change_members_on_sqlite(
     while let Some(chunk) = next_json(&mut rows, CHUNK_BYTES) {
         let wanted = WantedMembers::Sqlite(chunk.into());
         let users = sql!(
-            "INSERT INTO users (email, name, email_folded) SELECT w.email, w.name, w.folded FROM {+wanted}
-             WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.email_folded = w.folded)",
+            "{lite: INSERT INTO users (email, name, email_folded) SELECT w.email, w.name, w.folded FROM {+wanted}
+             WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.email_folded = w.folded)}",
             wanted = wanted.table(),
         );
         change.created += transaction.execute(users).await?;
         let before = ids.len();
         let found = sql!(
-            "SELECT u.id FROM {+wanted} CROSS JOIN users u ON u.email_folded = w.folded",
+            "{lite: SELECT u.id FROM {+wanted} CROSS JOIN users u ON u.email_folded = w.folded}",
             wanted = wanted.table(),
         );
         read_ids(transaction, found, &mut ids).await?;
         // Not ON CONFLICT DO NOTHING, for which triggers would run for every member that stays.
         let members = sql!(
-            "INSERT INTO group_members (group_id, user_id) SELECT {id}, value FROM json_each({ids})
+            "{lite: INSERT INTO group_members (group_id, user_id) SELECT {id}, value FROM json_each({ids})
              WHERE NOT EXISTS (SELECT 1 FROM group_members WHERE group_id = {id} AND user_id = value)
-             RETURNING user_id",
+             RETURNING user_id}",
             id,
             ids = &ids[before..],
         );
         read_ids(transaction, members, &mut attached).await?;
     }
     let others = sql!(
-        "DELETE FROM group_members WHERE group_id = {id} AND user_id NOT IN (SELECT value FROM json_each({ids}))
-         RETURNING user_id",
+        "{lite: DELETE FROM group_members WHERE group_id = {id} AND user_id NOT IN (SELECT value FROM json_each({ids}))
+         RETURNING user_id}",
         id,
         ids,
     );

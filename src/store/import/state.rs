@@ -92,7 +92,7 @@ impl ImportState {
         for row in transaction.fetch_all(forms).await? {
             state.forms.insert(row.get(0)?, FormFacts { parent: row.get(1)?, graduated: row.get(2)? });
         }
-        for row in transaction.fetch_all(sql!("SELECT id FROM groups WHERE built_in")).await? {
+        for row in transaction.fetch_all(sql!("SELECT id FROM groups WHERE built_in {scans: once an import}")).await? {
             state.built_in = row.get(0)?;
         }
         Ok(state)

@@ -135,7 +135,8 @@ async fn write_groups(transaction: &mut Transaction, groups: &[&GroupRecord]) ->
     let (built_in, groups): (Vec<&GroupRecord>, Vec<_>) = groups.iter().partition(|group| group.name == ALL_USERS);
     // First, because another group may take the previous id of the built-in group.
     if let Some(group) = built_in.last() {
-        let sql = sql!("UPDATE groups SET id = {id} WHERE built_in AND id <> {id}", id = group.id);
+        let sql =
+            sql!("UPDATE groups SET id = {id} WHERE built_in AND id <> {id} {scans: once an import}", id = group.id);
         transaction.execute(sql).await?;
     }
     let (mut rows, mut members) = (JsonRows::new(), JsonRows::new());

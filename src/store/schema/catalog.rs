@@ -95,11 +95,11 @@ fn wrong_on_postgres() -> Sql {
 /// The same of SQLite.
 fn on_sqlite(tables: Texts) -> Sql {
     sql!(
-        "WITH ours AS (SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE tbl_name {in tables})
+        "{lite: WITH ours AS (SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE tbl_name {in tables})
          SELECT 'table', name, name, '' FROM ours WHERE type = 'table'
          UNION ALL SELECT 'column', ours.name, c.name, c.type
            FROM ours JOIN pragma_table_info(ours.name) AS c WHERE ours.type = 'table'
-         UNION ALL SELECT type, tbl_name, name, sql FROM ours WHERE type <> 'table' AND sql IS NOT NULL",
+         UNION ALL SELECT type, tbl_name, name, sql FROM ours WHERE type <> 'table' AND sql IS NOT NULL}",
         tables,
     )
 }

@@ -66,8 +66,8 @@ fn foreign_key(object: &'static Object) -> Option<(&'static str, &'static str, &
 
 async fn count_on_sqlite(reader: &mut PooledConnection) -> Result<Vec<Orphans>, StoreError> {
     let sql = sql!(
-        "SELECT \"table\", parent, count(*) FROM pragma_foreign_key_check GROUP BY 1, 2 ORDER BY 1, 2
-         {scans: looks at every row}",
+        "{lite: SELECT \"table\", parent, count(*) FROM pragma_foreign_key_check GROUP BY 1, 2 ORDER BY 1, 2
+         {scans: looks at every row}}",
     );
     let mut counted = Vec::new();
     for row in &reader.fetch_all(sql).await? {

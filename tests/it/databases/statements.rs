@@ -23,6 +23,8 @@ use crate::support::process::formgate_with_environment;
 /// The tables that stay short, whatever an account does, and why.
 const SHORT: &[&str] = &[
     // One row.
+    "registry_acme_account",
+    "registry_counts",
     "change_state",
     "audit_state",
     "database_identity",
@@ -34,8 +36,9 @@ const SHORT: &[&str] = &[
     "stale_counts",
     // At most 100 (`MAX_SUBSCRIPTIONS`).
     "subscriptions",
-    // One a node.
+    // One a node, and some that an operator made.
     "registry_nodes",
+    "operator_tokens",
 ];
 
 /// An example of each part, by its name, behind its file if it is not the same everywhere. Read when the test runs.
@@ -65,8 +68,13 @@ impl Statement {
         ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"].contains(&verb)
     }
 
-    fn says_why(&self) -> bool {
-        self.text.contains("{scans: ")
+    /// Whether it, or the example of a part, says why it may read a whole table.
+    fn says_why(&self, parts: &Parts) -> bool {
+        let of_part = |(at, _): (usize, &str)| {
+            let name = self.text[at + 2..].split('}').next().unwrap_or_default();
+            parts.of(&self.file, name).contains("{scans: ")
+        };
+        self.text.contains("{scans: ") || self.text.match_indices("{+").any(of_part)
     }
 }
 
@@ -149,7 +157,8 @@ async fn growing(database: &Database) -> BTreeSet<String> {
         }
         Database::Sqlite(_) => "SELECT name FROM sqlite_schema WHERE type = 'table'",
     };
-    database.texts(tables).await.into_iter().filter(|table| !SHORT.contains(&&**table)).collect()
+    let grows = |table: &String| !SHORT.contains(&&**table) && !table.starts_with("sqlite_");
+    database.texts(tables).await.into_iter().filter(grows).collect()
 }
 
 /// The tables that a statement reads whole. An error if the database does not take it.
@@ -157,7 +166,7 @@ async fn read_whole(database: &Database, text: &str, growing: &BTreeSet<String>)
     match database {
         Database::Postgres(_) => {
             let mut found = scans(&postgres_plan(database, text).await?);
-            found.retain(|table| growing.contains(table));
+            found.retain(|table| growing.contains(table) && !is_asked_for_one_row(text, table));
             Ok(found)
         }
         Database::Sqlite(_) => {
@@ -167,9 +176,14 @@ async fn read_whole(database: &Database, text: &str, growing: &BTreeSet<String>)
             let is_bounded = ["LIMIT", "EXISTS", "min(", "max("].iter().any(|word| text.contains(word));
             let whole = scanned.filter(|step| !(is_bounded && step.contains(" USING ")));
             let named = whole.map(|step| table_of(text, step.split(' ').next().expect("a name")));
-            Ok(named.filter(|table| growing.contains(table)).collect())
+            Ok(named.filter(|table| growing.contains(table) && !is_asked_for_one_row(text, table)).collect())
         }
     }
+}
+
+/// Whether a statement only asks whether a table has a row.
+fn is_asked_for_one_row(text: &str, table: &str) -> bool {
+    text.contains(&format!("EXISTS (SELECT 1 FROM {table})"))
 }
 
 /// The table that has a name in a statement.
@@ -272,7 +286,13 @@ on_both_databases! {
             database
                 .execute(match engine {
                     Engine::Sqlite => "ANALYZE; DELETE FROM sqlite_stat1; ANALYZE sqlite_schema",
-                    _ => "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off",
+                    _ => {
+                        "UPDATE pg_class SET relpages = least(relpages, 1), \
+                           reltuples = CASE WHEN relpages > 0 THEN 100000 ELSE -1 END \
+                         WHERE relkind = 'r' AND relnamespace = current_schema::regnamespace; \
+                         DELETE FROM pg_statistic; \
+                         SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off"
+                    }
                 })
                 .await;
             growing_tables.push(growing(database).await);
@@ -290,7 +310,7 @@ on_both_databases! {
             }
             match read_whole(database, &text, growing).await {
                 Err(error) => faults.push(format!("{}: {error}\n    {text}", statement.place)),
-                Ok(tables) if !tables.is_empty() && !statement.says_why() => {
+                Ok(tables) if !tables.is_empty() && !statement.says_why(&parts) => {
                     faults.push(format!("{} reads whole: {}\n    {text}", statement.place, tables.join(", ")));
                 }
                 Ok(_) => {}

@@ -31,7 +31,10 @@ fn is_of_submissions() -> Sql {
 
 /// Deletes the counts of submissions.
 pub(super) async fn delete(transaction: &mut Transaction) -> Result<(), StoreError> {
-    let sql = sql!("DELETE FROM listed_counts WHERE {+is_of_submissions}", is_of_submissions = is_of_submissions());
+    let sql = sql!(
+        "DELETE FROM listed_counts WHERE {+is_of_submissions} {scans: deletes all}",
+        is_of_submissions = is_of_submissions()
+    );
     transaction.execute(sql).await?;
     Ok(())
 }
@@ -44,7 +47,8 @@ pub(super) async fn repair(transaction: &mut Transaction) -> Result<u64, StoreEr
            SELECT counted, key, status, listed FROM listed_counts WHERE {+is_of_submissions} AND listed <> 0)
          SELECT count(*) FROM (
            SELECT counted, key, status FROM (SELECT * FROM stored EXCEPT SELECT * FROM recounted) AS a
-           UNION SELECT counted, key, status FROM (SELECT * FROM recounted EXCEPT SELECT * FROM stored) AS b) AS wrong",
+           UNION SELECT counted, key, status FROM (SELECT * FROM recounted EXCEPT SELECT * FROM stored) AS b) AS wrong
+         {scans: a repair compares every count}",
         recounted = recounted(),
         is_of_submissions = is_of_submissions(),
     );

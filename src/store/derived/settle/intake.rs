@@ -131,7 +131,8 @@ impl Notes {
                 "INSERT INTO intake (submission_id)
                  SELECT c.id FROM submissions c
                  WHERE c.parent_id IS NOT NULL
-                   AND (SELECT p.form_id FROM submissions p WHERE p.id = c.parent_id) {in forms}",
+                   AND (SELECT p.form_id FROM submissions p WHERE p.id = c.parent_id) {in forms}
+                 {scans: a form seldom begins or ceases to be graduated}",
                 forms = &self.forms,
             );
             transaction.execute(below).await?;
@@ -154,7 +155,9 @@ async fn note_everything(transaction: &mut Transaction, numbering: &mut Numberin
     let no_submissions = rows.first().map(|row| row.get(0)).transpose()?.unwrap_or(false);
     if no_submissions {
         if transaction.dialect() == Dialect::Sqlite {
-            transaction.execute(sql!("INSERT INTO listed_trigrams (listed_trigrams) VALUES ('delete-all')")).await?;
+            transaction
+                .execute(sql!("{lite: INSERT INTO listed_trigrams (listed_trigrams) VALUES ('delete-all')}"))
+                .await?;
         }
         // Not TRUNCATE: it waits for readers, and readers with an older snapshot would see an empty table.
         for statement in [
@@ -168,7 +171,9 @@ async fn note_everything(transaction: &mut Transaction, numbering: &mut Numberin
         counts::delete(transaction).await?;
         return numbering.begin_again(transaction).await;
     }
-    transaction.execute(sql!("INSERT INTO intake (submission_id) {+every_id}", every_id = every_id())).await?;
+    transaction
+        .execute(sql!("INSERT INTO intake (submission_id) {+every_id} {scans: notes all}", every_id = every_id()))
+        .await?;
     Ok(())
 }
 

@@ -150,9 +150,9 @@ async fn write_documents(
     let has_index = transaction.dialect() == Dialect::Sqlite;
     if has_index && !documents.removed.is_empty() {
         let sql = sql!(
-            "INSERT INTO listed_trigrams (listed_trigrams, rowid, document)
+            "{lite: INSERT INTO listed_trigrams (listed_trigrams, rowid, document)
              SELECT 'delete', submission_id, document FROM listed_documents
-             WHERE submission_id {in ids} AND substr(document, -2) <> {end}",
+             WHERE submission_id {in ids} AND substr(document, -2) <> {end}}",
             ids = &documents.removed,
             end = UNINDEXED_END,
         );
@@ -163,7 +163,7 @@ async fn write_documents(
         DOCUMENTS.insert(transaction, batch).await?;
         if has_index {
             let sql = sql!(
-                "INSERT INTO listed_trigrams (rowid, document) SELECT submission_id, document FROM {+batch}",
+                "{lite: INSERT INTO listed_trigrams (rowid, document) SELECT submission_id, document FROM {+batch}}",
                 batch = DOCUMENTS.batch(batch),
             );
             transaction.execute(sql).await?;
