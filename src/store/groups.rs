@@ -224,7 +224,8 @@ impl Store {
                    FROM users u
                    WHERE CASE WHEN (SELECT g.built_in FROM groups g WHERE g.id = {id}) THEN {+user_count} <= {at_once}
                      ELSE false END) AS shown
-             ORDER BY folded {pg: COLLATE \"C\"} NULLS FIRST, user_id",
+             ORDER BY folded {pg: COLLATE \"C\"} NULLS FIRST, user_id
+             {scans: all users, if they are few, are the members of the built-in group}",
             member_count = member_count(),
             id,
             members = Sql::text(MEMBERS),

@@ -233,7 +233,8 @@ async fn insert(
         "INSERT INTO tokens (name, prefix, digest, created_at, expires_at, created_by, replaces, form_key)
          VALUES ({name}, {prefix}, {digest}, {now}, {expires_at}, {created_by}, {replaces}, {form_key})
          ON CONFLICT (form_key) WHERE form_key IS NOT NULL DO NOTHING
-         RETURNING id",
+         RETURNING id
+         {scans: SQLite looks for references to a new row, if others are missing already}",
         name = &token.name,
         prefix = &token.prefix,
         digest = &token.digest,

@@ -205,7 +205,8 @@ impl ImportState {
             sql!(
                 "SELECT DISTINCT p.form_id FROM submissions p
                  WHERE p.parent_id IS NOT NULL AND EXISTS (SELECT 1 FROM submissions c WHERE c.parent_id = p.id)
-                   AND p.form_id {in forms}",
+                   AND p.form_id {in forms}
+                 {scans: a form seldom begins to be graduated}",
                 forms,
             )
         });

@@ -149,6 +149,31 @@ impl Parts {
     }
 }
 
+/// A connection whose planner goes by what indexes there are, not by how much is in a table now.
+async fn to_be_looked_up(url: &str) -> Database {
+    let database = Database::connect(url).await;
+    match &database {
+        Database::Postgres(_) => {
+            database
+                .execute(
+                    "UPDATE pg_class SET relpages = least(relpages, 1), \
+                       reltuples = CASE WHEN relpages > 0 THEN 100000 ELSE -1 END \
+                     WHERE relkind = 'r' AND relnamespace = current_schema::regnamespace; \
+                     DELETE FROM pg_statistic; SET plan_cache_mode = force_generic_plan; \
+                     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off",
+                )
+                .await;
+            database
+        }
+        Database::Sqlite(_) => {
+            // Statistics are read when a connection is opened.
+            database.execute("ANALYZE; DELETE FROM sqlite_stat1").await;
+            database.close().await;
+            Database::connect(url).await
+        }
+    }
+}
+
 /// The tables of a database that grow with what is in it.
 async fn growing(database: &Database) -> BTreeSet<String> {
     let tables = match database {
@@ -272,31 +297,15 @@ fn statements_are_found_in_the_source() {
 
 on_both_databases! {
     async fn every_statement_is_taken_and_reads_no_growing_table_whole_without_saying_why(engine: Engine) {
-        let tenant = Database::connect(&plan::filled_database(engine).await).await;
         let registry_url = match engine {
             Engine::Sqlite => format!("sqlite:{}", folder::of_this_run().join("statements-registry.db").display()),
             Engine::Postgres | Engine::PostgresOn(_) => Postgres::database(),
         };
         Registry::open(&DatabaseLocation::parse(&registry_url, Path::new("/")).unwrap()).await.unwrap().close().await;
-        let registry = Database::connect(&registry_url).await;
+        let tenant = to_be_looked_up(&plan::filled_database(engine).await).await;
+        let registry = to_be_looked_up(&registry_url).await;
+        let growing_tables = [growing(&tenant).await, growing(&registry).await];
         let (mut faults, parts) = (Vec::new(), Parts::read());
-        let mut growing_tables = Vec::new();
-        for database in [&tenant, &registry] {
-            // By what indexes there are, not by how much is in a table now.
-            database
-                .execute(match engine {
-                    Engine::Sqlite => "ANALYZE; DELETE FROM sqlite_stat1; ANALYZE sqlite_schema",
-                    _ => {
-                        "UPDATE pg_class SET relpages = least(relpages, 1), \
-                           reltuples = CASE WHEN relpages > 0 THEN 100000 ELSE -1 END \
-                         WHERE relkind = 'r' AND relnamespace = current_schema::regnamespace; \
-                         DELETE FROM pg_statistic; \
-                         SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off"
-                    }
-                })
-                .await;
-            growing_tables.push(growing(database).await);
-        }
         for statement in statements().iter().filter(|statement| statement.is_whole()) {
             let (database, growing) = match statement.is_of_registry() {
                 true => (&registry, &growing_tables[1]),
