@@ -152,7 +152,8 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let (servers, announced_servers) = DatabaseServers::channel();
     let following = config.gateway.registry.as_ref().zip(registered).map(|(registry, (node, loaded))| {
         let (files, served) = (&config.tenants, (Arc::clone(&directory), servers.clone()));
-        Arc::new(Following::new(registry, loaded, files, served, node, seals, &metrics))
+        let following = Following::new(registry, loaded, files, served, node, seals, &metrics);
+        Arc::new(if config.gateway.operator.is_some() { following.of_operator() } else { following })
     });
     if let Some(following) = &following {
         following.begin_with_certificates().await;
