@@ -1,8 +1,9 @@
 //! Which node looks after a tenant of the registry: watches its database, delivers its webhooks and inspects it.
 //!
 //! Of the nodes that can, the one with the highest weight is the tenant's *keeper*, and the next one its *deputy*. A weight is a
-//! hash of the node and the tenant, so each node gets its share, and when one comes or goes only its own tenants move. Nodes
-//! need not agree: leases in the tenants' databases decide who sends an event. If two take themselves for the keeper, both look;
+//! hash of the node and the tenant, so each node gets its share, and when one comes or goes only its own tenants move. Whoever
+//! looks after a tenant on Postgres asks its server once a second what was written, so the tenants of one server are divided
+//! between a few nodes, chosen in the same way. Nodes need not agree: leases in the tenants' databases decide who sends an event. If two take themselves for the keeper, both look;
 //! if none does, the deputy delivers what is still due after a while.
 //!
 //! A tenant of a file is looked after by every node that has the file.
@@ -29,6 +30,12 @@ const GONE_AFTER: Duration = Duration::from_secs(12);
 /// Larger: after a crash of all nodes, their successors leave tenants to the dead for longer. Smaller: a node that starts
 /// looks after the tenants of the others for a moment.
 const UNSEEN_GONE_AFTER: Duration = Duration::from_secs(3);
+
+/// Between how many nodes the tenants of one database server are divided.
+///
+/// Larger: as many nodes ask the server once a second what was written. Smaller: all the tenants of a server are the work of few
+/// nodes, however many there are.
+const OF_A_SERVER: usize = 4;
 
 /// What a node has to do for a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,21 +77,34 @@ impl Candidate {
         Self { id: id.to_owned(), hash: hash_of(id), unable: Arc::new(unable), mark }
     }
 
-    fn outweighs(&self, own: &Self, tenant: u64) -> bool {
-        (weight(tenant, self.hash), &self.id) > (weight(tenant, own.hash), &own.id)
+    /// What the choice between nodes is made by: for a tenant, or for a server.
+    fn weight(&self, of: u64) -> (u64, &str) {
+        (weight(of, self.hash), &self.id)
     }
 }
 
-/// The duty of a node for a tenant, next to the `others` that look after tenants. If none can, each is tried.
-fn duty(own: &Candidate, others: &[Candidate], slug: &str) -> Duty {
+/// The duty of a node for a tenant, next to the `others` that look after tenants. If none can, each is tried. `server` is a hash
+/// of the tenant's database server, if it has one.
+fn duty(own: &Candidate, others: &[Candidate], slug: &str, server: Option<u64>) -> Duty {
     let is_able = |node: &Candidate| !node.unable.contains(slug);
     let only_able = is_able(own) || others.iter().any(is_able);
     if only_able && !is_able(own) {
         return Duty::Nothing;
     }
+    let mut others: Vec<_> = others.iter().filter(|node| !only_able || is_able(node)).collect();
+    if let Some(server) = server
+        && others.len() >= OF_A_SERVER
+    {
+        let by_weight = |one: &&Candidate, other: &&Candidate| other.weight(server).cmp(&one.weight(server));
+        // Before the last of as many others, those that outweigh it; with this node, they are enough.
+        let (before, last, _) = others.select_nth_unstable_by(OF_A_SERVER - 1, by_weight);
+        if last.weight(server) > own.weight(server) {
+            return Duty::Nothing;
+        }
+        others = before.to_vec();
+    }
     let tenant = hash_of(slug);
-    let before = others.iter().filter(|node| (!only_able || is_able(node)) && node.outweighs(own, tenant)).take(2);
-    match before.count() {
+    match others.iter().filter(|node| node.weight(tenant) > own.weight(tenant)).count() {
         0 => Duty::Keeper,
         1 => Duty::Deputy,
         _ => Duty::Nothing,
@@ -156,15 +176,18 @@ impl Keepers {
     /// What this node has to do for a tenant.
     #[must_use]
     pub fn duty(&self, tenant: &TenantConfig) -> Duty {
-        if tenant.origin.is_registered() { self.duty_of(&tenant.slug) } else { Duty::Keeper }
+        match tenant.origin.is_registered() {
+            true => self.duty_of(&tenant.slug, tenant.database.server_hash()),
+            false => Duty::Keeper,
+        }
     }
 
-    fn duty_of(&self, slug: &str) -> Duty {
+    fn duty_of(&self, slug: &str, server: Option<u64>) -> Duty {
         let nodes = self.nodes.load();
         if !self.is_keeping.load(Ordering::Acquire) && !nodes.others.is_empty() {
             return Duty::Nothing;
         }
-        duty(&nodes.own, &nodes.others, slug)
+        duty(&nodes.own, &nodes.others, slug, server)
     }
 
     /// Grows whenever the duty for any tenant may be another one.
@@ -311,11 +334,16 @@ mod tests {
 
     /// The keeper and the deputy of each tenant, as the nodes see it themselves.
     fn chosen(nodes: &[Candidate], tenants: usize) -> Vec<[Option<String>; 2]> {
+        chosen_on(nodes, tenants, None)
+    }
+
+    /// The same for tenants that all have their databases on one server.
+    fn chosen_on(nodes: &[Candidate], tenants: usize, server: Option<u64>) -> Vec<[Option<String>; 2]> {
         let chosen = |slug: String| {
             let mut found = [None, None];
             for own in nodes {
                 let others: Vec<_> = nodes.iter().filter(|node| node.id != own.id).cloned().collect();
-                let place = match duty(own, &others, &slug) {
+                let place = match duty(own, &others, &slug, server) {
                     Duty::Keeper => &mut found[0],
                     Duty::Deputy => &mut found[1],
                     Duty::Nothing => continue,
@@ -349,6 +377,40 @@ mod tests {
             let [keeper, deputy] = before;
             let is_gone = keeper.as_deref() == Some("5f0c");
             assert_eq!(&after[0], if is_gone { deputy } else { keeper });
+        }
+    }
+
+    #[test]
+    fn the_tenants_of_a_server_are_divided_between_four_nodes_and_servers_between_all() {
+        let ids: Vec<String> = (0..20).map(|node| format!("{node:016x}")).collect();
+        let nodes: Vec<_> = ids.iter().map(|id| candidate(id, &[])).collect();
+        let mut used = HashSet::new();
+        for server in 0..40 {
+            let chosen = chosen_on(&nodes, 100, Some(hash_of(&format!("server-{server}:5432"))));
+            let of_server: HashSet<_> = chosen.iter().flatten().flatten().cloned().collect();
+            assert_eq!(of_server.len(), OF_A_SERVER, "server {server}");
+            for place in 0..2 {
+                let share = |id: &String| chosen.iter().filter(|of| of[place].as_ref() == Some(id)).count();
+                assert!(of_server.iter().map(share).all(|share| (10..45).contains(&share)), "server {server}");
+            }
+            used.extend(of_server);
+        }
+        assert_eq!(used.len(), nodes.len());
+        assert_eq!(chosen_on(&nodes[..4], 50, Some(7)), chosen(&nodes[..4], 50), "four divide all");
+    }
+
+    #[test]
+    fn when_a_node_of_a_server_goes_another_takes_its_place_and_each_tenant_has_a_keeper() {
+        let ids: Vec<String> = (0..9).map(|node| format!("{node:016x}")).collect();
+        let nodes: Vec<_> = ids.iter().map(|id| candidate(id, &[])).collect();
+        let of = |nodes: &[Candidate]| -> HashSet<String> {
+            chosen_on(nodes, 200, Some(7)).into_iter().flat_map(|of| of.map(|id| id.expect("both are there"))).collect()
+        };
+        let before = of(&nodes);
+        for gone in &before {
+            let left: Vec<_> = nodes.iter().filter(|node| node.id != *gone).cloned().collect();
+            let after = of(&left);
+            assert_eq!((after.len(), after.intersection(&before).count()), (OF_A_SERVER, OF_A_SERVER - 1));
         }
     }
 
@@ -396,9 +458,9 @@ mod tests {
         keepers.begin();
         assert_eq!(keepers.own_list(std::iter::empty()).map(|(_, list)| list), Some(Vec::new()));
         keepers.rest();
-        assert_eq!(keepers.duty_of("acme"), Duty::Keeper);
+        assert_eq!(keepers.duty_of("acme", None), Duty::Keeper);
         assert_eq!(keepers.own_list(std::iter::empty()), None);
         see(&keepers, vec![row("new", "1", true)]);
-        assert_eq!(keepers.duty_of("acme"), Duty::Nothing);
+        assert_eq!(keepers.duty_of("acme", None), Duty::Nothing);
     }
 }
