@@ -8,7 +8,7 @@
 //! sign-in address → route → origin → body → session → form token → role → page
 //! ```
 //!
-//! - [`routes`]: every route on one page, with the role that it needs and whether it changes anything.
+//! - [`endpoints`]: every endpoint on one page, with the role that it needs and whether it changes anything.
 //! - `visit`: the steps. A page that changes something takes an [`Actor`](crate::store::Actor), which only they make.
 //! - A file a page; the HTML is in `templates/`, where everything is escaped by default.
 //! - `texts`: what the pages say, a file a language.
@@ -24,6 +24,7 @@ mod domain;
 mod domain_faults;
 mod domain_words;
 mod domains;
+pub mod endpoints;
 mod enter;
 mod forms;
 mod frame;
@@ -33,7 +34,6 @@ mod overview;
 mod problem;
 mod protection;
 mod rates;
-pub mod routes;
 mod sessions;
 mod style;
 mod texts;

@@ -18,21 +18,21 @@ mod openapi;
 mod page;
 mod query;
 mod reader;
-mod route;
 mod submissions;
 mod subscriptions;
 mod time;
 mod values;
 
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use http::Method;
-use matchit::Router;
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
+use crate::endpoint::{BodyKind, Endpoint, Endpoints, Segments, TimeLimit, endpoint};
 use crate::error::Refusal;
 use crate::gate::{Admitted, Origin};
+use crate::memory::RowMemory;
 use crate::outbound::{Guard, TestRequests};
 use crate::reply::Reply;
 use crate::seal::Seals;
@@ -40,7 +40,6 @@ use crate::store::Store;
 use crate::tenant::{NoticedWrites, SubscriptionChanges};
 
 pub use ignored::IgnoredParameters;
-pub use route::Route;
 pub use submissions::{Envelope, EnvelopeBody, ShownSubmissions};
 pub use subscriptions::new_secret;
 pub use subscriptions::shown::{
@@ -52,12 +51,16 @@ pub use time::{parse_range_end, parse_range_start};
 /// The part of a request that handlers read.
 #[derive(Clone, Debug)]
 pub struct Call<'a> {
+    /// What the path has in the places of the endpoint's.
+    pub segments: Segments<'a>,
     /// The origin that the client used, for links.
     pub origin: Origin<'a>,
     /// The query string, still percent-encoded.
     pub query: &'a str,
     /// The complete body.
     pub body: Bytes,
+    /// Where the rows that it reads are counted.
+    pub rows: &'a RowMemory,
     /// Set to the unknown names in the body, for the response header, whether or not the body has faults.
     pub ignored: &'a OnceLock<IgnoredParameters>,
     /// Cancelled when the gateway stops: a request that waits for something is answered then.
@@ -74,218 +77,83 @@ pub struct Call<'a> {
     pub noticed_writes: &'a Arc<NoticedWrites>,
 }
 
-/// A resource, identified by its path.
-#[derive(Clone, Copy, Debug)]
-enum Resource {
-    Me,
-    OpenApi,
-    Forms,
-    Form,
-    Submissions,
-    Submission,
-    Changes,
-    Groups,
-    Group,
-    Subscriptions,
-    Subscription,
-    Pause,
-    Resumption,
-    Rotation,
-    Replay,
-    Deliveries,
-    Test,
-    Sample,
-    Unsubscription,
+impl<'a> Call<'a> {
+    /// The tenant's open database, which counts the rows of this request.
+    async fn store(&self, admitted: &Admitted) -> Result<Store, Refusal> {
+        let store = admitted.tenant().database.store().await;
+        Ok(store.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))?.counting(self.rows))
+    }
+
+    /// The id in the path, as written there.
+    fn id(&self) -> &'a str {
+        self.segments.get("id")
+    }
 }
 
-/// All paths, relative to `/api/v1`.
-const PATHS: [(&str, Resource); 19] = [
-    ("/me", Resource::Me),
-    ("/openapi.json", Resource::OpenApi),
-    ("/form", Resource::Forms),
-    ("/form/{id}", Resource::Form),
-    ("/submission", Resource::Submissions),
-    ("/submission/changes", Resource::Changes),
-    ("/submission/{id}", Resource::Submission),
-    ("/group", Resource::Groups),
-    ("/group/{id}", Resource::Group),
-    ("/subscribe", Resource::Subscriptions),
-    ("/subscribe/{id}", Resource::Subscription),
-    ("/subscribe/{id}/pause", Resource::Pause),
-    ("/subscribe/{id}/resume", Resource::Resumption),
-    ("/subscribe/{id}/rotate", Resource::Rotation),
-    ("/subscribe/{id}/replay", Resource::Replay),
-    ("/subscribe/{id}/deliveries", Resource::Deliveries),
-    ("/subscribe/{id}/test", Resource::Test),
-    ("/subscribe/sample", Resource::Sample),
-    ("/unsubscribe", Resource::Unsubscription),
+/// Carries out a request that passed the gate. Boxed, so that not every request future is as large as the largest.
+pub type Handler = for<'a> fn(&'a Admitted, Call<'a>) -> BoxFuture<'a, Result<Reply, Refusal>>;
+
+/// Gives a closure the type.
+const fn by(handler: Handler) -> Handler {
+    handler
+}
+
+macro_rules! get {
+    ($path:literal, $handler:path) => {
+        endpoint!(GET "" $path, by(|admitted, call| Box::pin(async move { $handler(admitted, &call).await })))
+    };
+}
+
+macro_rules! post {
+    ($path:literal, $handler:path) => {
+        endpoint!(POST "" $path, by(|admitted, call| Box::pin(async move { $handler(admitted, &call).await })))
+    };
+}
+
+macro_rules! delete {
+    ($path:literal, $handler:path) => {
+        endpoint!(DELETE "" $path, by(|admitted, call| Box::pin(async move { $handler(admitted, &call).await })))
+    };
+}
+
+/// Every endpoint; paths are relative to `/api/v1`. Query parameters that an endpoint does not know are ignored, and listed
+/// in a response header.
+pub static ENDPOINTS: Endpoints<Handler> = Endpoints::new(&TABLE);
+
+static TABLE: [Endpoint<Handler>; 23] = [
+    endpoint!(GET "" "/me", by(|admitted, _| Box::pin(me::show(admitted)))),
+    endpoint!(GET "" "/openapi.json", by(|admitted, call| Box::pin(async move { Ok(openapi::show(admitted, &call)) }))),
+    get!("/form", forms::list).query(&["page"]),
+    get!("/form/{id}", forms::show),
+    post!("/submission", submissions::search).query(&["page"]).body(BodyKind::Ordinary),
+    get!("/submission/changes", changes::list)
+        .query(&["cursor", "limit", "forms", "wait"])
+        .time(TimeLimit::Waiting(changes::MAX_WAIT)),
+    get!("/submission/{id}", submissions::show),
+    get!("/group", groups::list).query(&["managed", "external_id", "page"]),
+    endpoint!(PUT "" "/group", by(|admitted, call| Box::pin(groups::write(admitted, call))))
+        .query(&["dry_run", "confirm", "report"])
+        .body(BodyKind::Group)
+        .time(TimeLimit::Group),
+    get!("/group/{id}", groups::show).query(&["page"]),
+    delete!("/group/{id}", groups::delete),
+    get!("/subscribe", subscriptions::list).query(&["page"]),
+    post!("/subscribe", subscriptions::subscribe).body(BodyKind::Ordinary),
+    get!("/subscribe/sample", subscriptions::test::sample).query(&["event", "form"]),
+    get!("/subscribe/{id}", subscriptions::show),
+    delete!("/subscribe/{id}", subscriptions::delete),
+    post!("/subscribe/{id}/pause", subscriptions::managing::pause),
+    post!("/subscribe/{id}/resume", subscriptions::managing::resume),
+    post!("/subscribe/{id}/rotate", subscriptions::managing::rotate).body(BodyKind::Ordinary),
+    post!("/subscribe/{id}/replay", subscriptions::replay::replay).body(BodyKind::Ordinary),
+    get!("/subscribe/{id}/deliveries", subscriptions::deliveries::list).query(&["status", "page"]),
+    post!("/subscribe/{id}/test", subscriptions::test::test),
+    post!("/unsubscribe", subscriptions::unsubscribe).body(BodyKind::Ordinary),
 ];
 
-impl Resource {
-    /// The methods of a resource, formatted for `Allow`.
-    fn allow(self) -> &'static str {
-        match self {
-            Self::Me
-            | Self::OpenApi
-            | Self::Forms
-            | Self::Form
-            | Self::Submission
-            | Self::Changes
-            | Self::Deliveries
-            | Self::Sample => "GET, HEAD",
-            Self::Submissions
-            | Self::Pause
-            | Self::Resumption
-            | Self::Rotation
-            | Self::Replay
-            | Self::Test
-            | Self::Unsubscription => "POST",
-            Self::Groups => "GET, HEAD, PUT",
-            Self::Group | Self::Subscription => "GET, HEAD, DELETE",
-            Self::Subscriptions => "GET, HEAD, POST",
-        }
-    }
-
-    fn route(self, method: &Method, id: Option<&str>) -> Option<Route> {
-        let id = id.unwrap_or_default().to_owned();
-        Some(match (self, method) {
-            (Self::Me, &Method::GET) => Route::ShowMe,
-            (Self::OpenApi, &Method::GET) => Route::ShowOpenApi,
-            (Self::Forms, &Method::GET) => Route::ListForms,
-            (Self::Form, &Method::GET) => Route::ShowForm { id },
-            (Self::Submissions, &Method::POST) => Route::SearchSubmissions,
-            (Self::Submission, &Method::GET) => Route::ShowSubmission { id },
-            (Self::Changes, &Method::GET) => Route::ListChanges,
-            (Self::Groups, &Method::GET) => Route::ListGroups,
-            (Self::Groups, &Method::PUT) => Route::WriteGroup,
-            (Self::Group, &Method::GET) => Route::ShowGroup { id },
-            (Self::Group, &Method::DELETE) => Route::DeleteGroup { id },
-            (Self::Subscriptions, &Method::GET) => Route::ListSubscriptions,
-            (Self::Subscriptions, &Method::POST) => Route::Subscribe,
-            (Self::Subscription, &Method::GET) => Route::ShowSubscription { id },
-            (Self::Subscription, &Method::DELETE) => Route::DeleteSubscription { id },
-            (Self::Pause, &Method::POST) => Route::PauseSubscription { id },
-            (Self::Resumption, &Method::POST) => Route::ResumeSubscription { id },
-            (Self::Rotation, &Method::POST) => Route::RotateSecret { id },
-            (Self::Replay, &Method::POST) => Route::Replay { id },
-            (Self::Deliveries, &Method::GET) => Route::ListDeliveries { id },
-            (Self::Test, &Method::POST) => Route::TestSubscription { id },
-            (Self::Sample, &Method::GET) => Route::SampleEvents,
-            (Self::Unsubscription, &Method::POST) => Route::Unsubscribe,
-            _ => return None,
-        })
-    }
-}
-
-static ROUTER: LazyLock<Router<Resource>> = LazyLock::new(|| {
-    let mut router = Router::new();
-    for (path, resource) in PATHS {
-        router.insert(path, resource).expect("the paths don't contradict each other");
-    }
-    router
-});
-
-/// Finds the route of a method and a path relative to `/api/v1`. A trailing slash is ignored.
-pub fn route(method: &Method, path: &str) -> Result<Route, Refusal> {
-    let path = path.strip_suffix('/').unwrap_or(path);
-    let found = ROUTER.at(path).map_err(|_| Refusal::UnknownPath)?;
-    let resource = *found.value;
-    resource.route(method, found.params.get("id")).ok_or(Refusal::MethodNotAllowed { allow: resource.allow() })
-}
-
-/// Whether the resource at a path reports usage by token. It is needed before admission, so that Redis returns usage
+/// Whether the endpoint at a path reports usage by token. It is needed before admission, so that Redis returns usage
 /// in the same round trip.
 #[must_use]
 pub fn reports_usage(path: &str) -> bool {
-    me::is_path(path)
-}
-
-/// Any refusal of the handler.
-pub async fn handle(admitted: &Admitted, route: Route, call: Call<'_>) -> Result<Reply, Refusal> {
-    // Boxed, so that not every request future is as large as the largest handler's.
-    match route {
-        Route::ShowMe => Ok(me::show(admitted).await),
-        Route::ShowOpenApi => Ok(openapi::show(admitted, &call)),
-        Route::ListForms => Box::pin(forms::list(admitted, &call)).await,
-        Route::ShowForm { id } => Box::pin(forms::show(admitted, &id)).await,
-        Route::SearchSubmissions => Box::pin(submissions::search(admitted, &call)).await,
-        Route::ShowSubmission { id } => Box::pin(submissions::show(admitted, &id)).await,
-        Route::ListChanges => Box::pin(changes::list(admitted, &call)).await,
-        Route::ListGroups => Box::pin(groups::list(admitted, &call)).await,
-        Route::WriteGroup => Box::pin(groups::write(admitted, call)).await,
-        Route::ShowGroup { id } => Box::pin(groups::show(admitted, &call, &id)).await,
-        Route::DeleteGroup { id } => Box::pin(groups::delete(admitted, &id)).await,
-        Route::ListSubscriptions => Box::pin(subscriptions::list(admitted, &call)).await,
-        Route::Subscribe => Box::pin(subscriptions::subscribe(admitted, &call)).await,
-        Route::ShowSubscription { id } => Box::pin(subscriptions::show(admitted, &id)).await,
-        Route::DeleteSubscription { id } => Box::pin(subscriptions::delete(admitted, &id)).await,
-        Route::PauseSubscription { id } => Box::pin(subscriptions::managing::pause(admitted, &id)).await,
-        Route::ResumeSubscription { id } => Box::pin(subscriptions::managing::resume(admitted, &call, &id)).await,
-        Route::RotateSecret { id } => Box::pin(subscriptions::managing::rotate(admitted, &call, &id)).await,
-        Route::Replay { id } => Box::pin(subscriptions::replay::replay(admitted, &call, &id)).await,
-        Route::ListDeliveries { id } => Box::pin(subscriptions::deliveries::list(admitted, &call, &id)).await,
-        Route::TestSubscription { id } => Box::pin(subscriptions::test::test(admitted, &call, &id)).await,
-        Route::SampleEvents => Box::pin(subscriptions::test::sample(admitted, &call)).await,
-        Route::Unsubscribe => Box::pin(subscriptions::unsubscribe(admitted, &call)).await,
-    }
-}
-
-/// The tenant's open database.
-async fn store(admitted: &Admitted) -> Result<Arc<Store>, Refusal> {
-    admitted.tenant().database.store().await.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use serde_json::Value;
-
-    use super::*;
-
-    #[test]
-    fn a_trailing_slash_is_the_same_path_and_two_are_not() {
-        assert_eq!(route(&Method::GET, "/me/").unwrap(), Route::ShowMe);
-        assert!(matches!(route(&Method::GET, "/me//"), Err(Refusal::UnknownPath)));
-        assert!(matches!(route(&Method::GET, ""), Err(Refusal::UnknownPath)));
-        assert!(matches!(route(&Method::GET, "/"), Err(Refusal::UnknownPath)));
-    }
-
-    #[test]
-    fn every_route_knows_exactly_the_query_parameters_that_the_description_gives_it() {
-        let description: Value = yaml_serde::from_str(include_str!("../deploy/openapi.yaml")).unwrap();
-        let in_query = |item: &Value| -> BTreeSet<String> {
-            let parameters = item["parameters"].as_array().into_iter().flatten();
-            let followed = parameters.map(|parameter| match parameter["$ref"].as_str() {
-                Some(reference) => description.pointer(reference.trim_start_matches('#')).unwrap(),
-                None => parameter,
-            });
-            followed.filter(|of| of["in"] == "query").map(|of| of["name"].as_str().unwrap().to_owned()).collect()
-        };
-        let mut operations = 0;
-        for (path, resource) in PATHS {
-            let item = &description["paths"][path];
-            for (method, operation) in item.as_object().unwrap().iter().filter(|(key, _)| *key != "parameters") {
-                let method = if method == "head" { "get" } else { method };
-                let route = resource.route(&method.to_uppercase().parse().unwrap(), Some("1")).unwrap();
-                let described = &in_query(item) | &in_query(operation);
-                let known: BTreeSet<String> = route.parameters().iter().map(ToString::to_string).collect();
-                assert_eq!(known, described, "{method} {path}");
-                operations += 1;
-            }
-        }
-        assert!(operations > PATHS.len(), "{operations}");
-    }
-
-    #[test]
-    fn every_resource_allows_exactly_the_methods_that_it_routes() {
-        let methods = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
-        for (path, resource) in PATHS {
-            for method in &methods {
-                let routed = resource.route(method, Some("1")).is_some();
-                let allowed = resource.allow().split(", ").any(|allowed| allowed == method.as_str());
-                assert_eq!(routed, allowed, "{method} {path}");
-            }
-        }
-    }
+    path.strip_suffix('/').unwrap_or(path) == "/me"
 }

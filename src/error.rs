@@ -13,6 +13,7 @@ use http::header::{ACCEPT_ENCODING, ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENT
 use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
 
+use crate::endpoint::NoEndpoint;
 use crate::memory::MemorySpent;
 use crate::quota::NamedShare;
 use crate::reply::Reply;
@@ -202,6 +203,15 @@ impl From<StoreError> for Refusal {
 ///
 /// Larger: clients wait although the condition has ended. Smaller: 0 would have clients retry immediately.
 const OUTAGE_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+impl From<NoEndpoint> for Refusal {
+    fn from(none: NoEndpoint) -> Self {
+        match none {
+            NoEndpoint::UnknownPath => Self::UnknownPath,
+            NoEndpoint::MethodNotAllowed { allow } => Self::MethodNotAllowed { allow },
+        }
+    }
+}
 
 impl Refusal {
     /// Whether the log and the metrics already report the condition once, so that a line per refusal would only repeat

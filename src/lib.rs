@@ -39,7 +39,7 @@
 //! gate, registry
 //! error, tenant
 //! quota
-//! oidc, shared
+//! endpoint, oidc, shared
 //! config
 //! certificate
 //! reply, store
@@ -63,6 +63,7 @@ mod deadline;
 pub mod dns;
 pub mod domains;
 pub mod edge;
+pub mod endpoint;
 pub mod error;
 pub mod explain;
 mod file_stamp;

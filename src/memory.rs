@@ -4,9 +4,8 @@
 //! it, and is released when the last byte is dropped; for an answer, when that was handed to the socket. Small data
 //! is not counted; the caps on requests in flight bound it. Knows no HTTP.
 
-use std::cell::RefCell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_utils::CachePadded;
 
@@ -101,18 +100,6 @@ impl MemoryShare {
         Ok(())
     }
 
-    /// Runs the handler of a request, which reserves the rows that it reads ([`hold_rows`]). The output is built
-    /// while they are still reserved.
-    pub async fn serve<T>(self, work: impl Future<Output = T>) -> T {
-        self.serve_beyond(UNCOUNTED_ROWS, work).await
-    }
-
-    /// Runs a part of a request's work that may read `uncounted` bytes of rows, which are reserved already or too few to
-    /// be counted.
-    pub async fn serve_beyond<T>(self, uncounted: usize, work: impl Future<Output = T>) -> T {
-        CURRENT.scope(RefCell::new(Rows { share: self, uncounted, bytes: 0, permit: None }), work).await
-    }
-
     /// How many bytes can be reserved now.
     #[cfg(test)]
     fn free(&self) -> usize {
@@ -180,11 +167,11 @@ fn add(used: &AtomicUsize, more: usize, most: usize) -> bool {
     used.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok()
 }
 
-tokio::task_local! {
-    static CURRENT: RefCell<Rows>;
-}
+/// The rows that a request has read and that its response does not hold yet. They are counted where they are read, by a
+/// store that was told so, and reserved once there are many. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct RowMemory(Arc<Mutex<Rows>>);
 
-/// The rows that a request has read and that its answer does not hold yet.
 #[derive(Debug)]
 struct Rows {
     share: MemoryShare,
@@ -193,37 +180,50 @@ struct Rows {
     permit: Option<MemoryPermit>,
 }
 
-impl Rows {
-    fn reserve(&mut self, bytes: usize) -> Result<(), MemorySpent> {
-        match &mut self.permit {
-            Some(permit) if permit.bytes() >= bytes => Ok(()),
-            Some(permit) => permit.resize(bytes),
+impl RowMemory {
+    /// That of a new request.
+    #[must_use]
+    pub fn new(share: MemoryShare) -> Self {
+        Self(Arc::new(Mutex::new(Rows { share, uncounted: UNCOUNTED_ROWS, bytes: 0, permit: None })))
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts bytes of rows that the request keeps.
+    ///
+    /// # Errors
+    /// [`MemorySpent`].
+    pub fn hold(&self, bytes: usize) -> Result<(), MemorySpent> {
+        let mut rows = self.rows();
+        rows.bytes += bytes;
+        if rows.bytes <= rows.uncounted {
+            return Ok(());
+        }
+        let wanted = rows.bytes.next_multiple_of(STEP);
+        match &mut rows.permit {
+            Some(permit) if permit.bytes() >= wanted => Ok(()),
+            Some(permit) => permit.resize(wanted),
             None => {
-                self.permit = Some(self.share.reserve(bytes)?);
+                rows.permit = Some(rows.share.reserve(wanted)?);
                 Ok(())
             }
         }
     }
-}
 
-/// Counts bytes of rows that the current request keeps. Those of commands and background tasks are not counted.
-///
-/// # Errors
-/// [`MemorySpent`].
-pub fn hold_rows(bytes: usize) -> Result<(), MemorySpent> {
-    let hold = |rows: &RefCell<Rows>| {
-        let mut rows = rows.borrow_mut();
-        rows.bytes += bytes;
-        let total = rows.bytes;
-        if total <= rows.uncounted { Ok(()) } else { rows.reserve(total.next_multiple_of(STEP)) }
-    };
-    CURRENT.try_with(hold).unwrap_or(Ok(()))
-}
+    /// Takes the reservation of the rows, once the response was built from them.
+    #[must_use]
+    pub fn take(&self) -> Option<MemoryPermit> {
+        self.rows().permit.take()
+    }
 
-/// Takes the current request's reservation for its rows, once its answer was built from them.
-#[must_use]
-pub fn take_rows() -> Option<MemoryPermit> {
-    CURRENT.try_with(|rows| rows.borrow_mut().permit.take()).ok().flatten()
+    /// Begins a part of the response, for which all rows before are released. It may read `uncounted` bytes of rows, which
+    /// are reserved already or too few to be counted.
+    pub fn begin_part(&self, uncounted: usize) {
+        let mut rows = self.rows();
+        (rows.uncounted, rows.bytes, rows.permit) = (uncounted, 0, None);
+    }
 }
 
 #[cfg(test)]
@@ -254,25 +254,29 @@ mod tests {
         assert_eq!((acme.free(), globex.free()), (6, 6));
     }
 
-    #[tokio::test]
-    async fn rows_are_reserved_once_there_are_many_and_go_over_to_the_answer() {
+    #[test]
+    fn rows_are_reserved_once_there_are_many_and_go_over_to_the_answer() {
         let memory = node(3 * STEP, 3 * STEP);
         let share = MemoryShare::new(&memory, &Arc::default());
         let reserved = || memory.metrics.memory_reserved.load(Ordering::Acquire);
-        let work = async {
-            hold_rows(UNCOUNTED_ROWS).unwrap();
-            assert_eq!(reserved(), 0);
-            hold_rows(1).unwrap();
-            assert_eq!(reserved(), STEP);
-            hold_rows(STEP).unwrap();
-            assert_eq!(reserved(), 2 * STEP);
-            assert_eq!(hold_rows(2 * STEP), Err(MemorySpent));
-            take_rows()
-        };
-        let permit = share.serve(work).await;
+        let rows = RowMemory::new(share);
+        rows.hold(UNCOUNTED_ROWS).unwrap();
+        assert_eq!(reserved(), 0);
+        rows.hold(1).unwrap();
+        assert_eq!(reserved(), STEP);
+        rows.clone().hold(STEP).unwrap();
+        assert_eq!(reserved(), 2 * STEP);
+        assert_eq!(rows.hold(2 * STEP), Err(MemorySpent));
+        let permit = rows.take();
         assert_eq!(reserved(), 2 * STEP);
         drop(permit);
         assert_eq!(reserved(), 0);
-        assert_eq!(hold_rows(usize::MAX), Ok(()));
+        rows.begin_part(STEP);
+        rows.hold(STEP).unwrap();
+        assert_eq!(reserved(), 0);
+        rows.hold(1).unwrap();
+        assert_eq!(reserved(), 2 * STEP);
+        rows.begin_part(0);
+        assert_eq!(reserved(), 0);
     }
 }

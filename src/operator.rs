@@ -4,7 +4,7 @@
 //! ([`crate::registry::editing`]), written to the registry, and served by every node that follows it. Tenants of files
 //! can be looked at here and not changed.
 //!
-//! - [`routes`]: every route on one page.
+//! - [`ENDPOINTS`]: every endpoint on one page.
 //! - `caller`: who calls, over a socket or with a token.
 //! - A file a resource; `refusal` has the answers to what can't be done.
 
@@ -16,7 +16,6 @@ mod credentials;
 mod domains;
 mod nodes;
 mod refusal;
-pub mod routes;
 mod tenants;
 
 use std::sync::Arc;
@@ -24,13 +23,14 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{Method, request};
 use tokio::time::{Instant, sleep};
 
 use self::refusal::OperatorRefusal;
-use self::routes::{PathParameters, Route};
 use crate::config::GatewayConfig;
 use crate::domains::Domains;
+use crate::endpoint::{BodyKind, Endpoint, Endpoints, Matched, Segments, endpoint};
 use crate::registry::Following;
 use crate::registry::editing::Editor;
 use crate::reply::Reply;
@@ -61,6 +61,50 @@ pub const WAITS: usize = 48;
 /// once, some are refused although each takes a moment only.
 const SHARE_WAIT: Duration = Duration::from_secs(2);
 const SHARE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What carries out a call.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    writes_to_registry: bool,
+    run: for<'a> fn(&'a Call<'a>) -> BoxFuture<'a, Result<Reply, OperatorRefusal>>,
+}
+
+macro_rules! reading {
+    ($handler:path) => {
+        Operation { writes_to_registry: false, run: |call| Box::pin($handler(call)) }
+    };
+}
+
+macro_rules! writing {
+    ($handler:path) => {
+        Operation { writes_to_registry: true, run: |call| Box::pin($handler(call)) }
+    };
+}
+
+/// Every endpoint.
+pub static ENDPOINTS: Endpoints<Operation> = Endpoints::new(&TABLE);
+
+static TABLE: [Endpoint<Operation>; 16] = [
+    endpoint!(GET "" "/v1/tenants", reading!(tenants::list)).query(&["after", "limit"]),
+    endpoint!(GET "" "/v1/tenants/{slug}", reading!(tenants::read)),
+    endpoint!(PUT "" "/v1/tenants/{slug}", writing!(tenants::put))
+        .query(&["migrate", "wait", "token", "link"])
+        .body(BodyKind::Ordinary),
+    endpoint!(DELETE "" "/v1/tenants/{slug}", writing!(tenants::remove)).query(&["wait"]),
+    endpoint!(POST "" "/v1/tenants/{slug}/tokens", reading!(credentials::create_token)).body(BodyKind::Ordinary),
+    endpoint!(POST "" "/v1/tenants/{slug}/links", reading!(credentials::create_link)).body(BodyKind::Ordinary),
+    endpoint!(GET "" "/v1/tenants/{slug}/domains", reading!(domains::list_of_tenant))
+        .query(&["after", "limit", "state"]),
+    endpoint!(GET "" "/v1/tenants/{slug}/domains/{host}", reading!(domains::read)),
+    endpoint!(PUT "" "/v1/tenants/{slug}/domains/{host}", writing!(domains::put)).query(&["wait"]),
+    endpoint!(DELETE "" "/v1/tenants/{slug}/domains/{host}", writing!(domains::remove)).query(&["wait"]),
+    endpoint!(GET "" "/v1/domains", reading!(domains::list)).query(&["after", "limit", "state", "tenant"]),
+    endpoint!(GET "" "/v1/domains/ask", reading!(domains::ask)).query(&["domain"]),
+    endpoint!(POST "" "/v1/domains/{host}/check", writing!(domains::check)).query(&["tenant", "wait"]),
+    endpoint!(POST "" "/v1/batch", writing!(batch::run)).query(&["migrate", "wait"]).body(BodyKind::Ordinary),
+    endpoint!(GET "" "/v1/changes", reading!(changes::list)).query(&["after", "limit", "wait"]),
+    endpoint!(GET "" "/v1/nodes", reading!(nodes::list)),
+];
 
 /// The operator API of one node.
 #[derive(Debug)]
@@ -102,30 +146,13 @@ impl OperatorApi {
         head: &request::Parts,
         body: &Bytes,
     ) -> Result<Reply, OperatorRefusal> {
-        let (route, PathParameters { slug, host }) = routes::find(&head.method, head.uri.path())?;
+        let Matched { endpoint, segments } = ENDPOINTS.find(&head.method, head.uri.path())?;
         let is_only_read = self.following.as_ref().is_some_and(|following| !following.config().is_written);
-        if is_only_read && route.writes_to_registry() {
+        if is_only_read && endpoint.handler.writes_to_registry {
             return Err(OperatorRefusal::Drill);
         }
-        let call = Call { api: self, caller, head, body };
-        match route {
-            Route::ListTenants => tenants::list(&call).await,
-            Route::ReadTenant => tenants::read(&call, slug).await,
-            Route::PutTenant => tenants::put(&call, slug).await,
-            Route::RemoveTenant => tenants::remove(&call, slug).await,
-            Route::Batch => batch::run(&call).await,
-            Route::CreateToken => credentials::create_token(&call, slug).await,
-            Route::CreateLink => credentials::create_link(&call, slug).await,
-            Route::ListDomains => domains::list(&call).await,
-            Route::ListTenantDomains => domains::list_of_tenant(&call, slug).await,
-            Route::ReadDomain => domains::read(&call, slug, host).await,
-            Route::PutDomain => domains::put(&call, slug, host).await,
-            Route::RemoveDomain => domains::remove(&call, slug, host).await,
-            Route::CheckDomain => domains::check(&call, host).await,
-            Route::AskDomain => domains::ask(&call).await,
-            Route::Changes => changes::list(&call).await,
-            Route::Nodes => nodes::list(&call).await,
-        }
+        let call = Call { api: self, caller, head, body, segments, known: endpoint.query };
+        (endpoint.handler.run)(&call).await
     }
 
     fn following(&self) -> Result<&Following, OperatorRefusal> {
@@ -157,9 +184,22 @@ struct Call<'c> {
     caller: &'c Caller,
     head: &'c request::Parts,
     body: &'c Bytes,
+    segments: Segments<'c>,
+    /// The query parameters that the endpoint knows.
+    known: &'static [&'static str],
 }
 
 impl Call<'_> {
+    /// The tenant in the path.
+    fn slug(&self) -> &str {
+        self.segments.get("slug")
+    }
+
+    /// The host in the path.
+    fn host(&self) -> &str {
+        self.segments.get("host")
+    }
+
     /// Does something with what changes are checked against.
     async fn with_editor<R>(&self, doing: impl FnOnce(&Editor<'_>) -> R) -> Result<R, OperatorRefusal> {
         let following = self.api.following()?;

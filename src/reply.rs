@@ -10,7 +10,7 @@ use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 
-use crate::memory::{MemoryPermit, MemoryShare};
+use crate::memory::{MemoryPermit, RowMemory};
 
 /// Capacity for an answer's header fields, including those that every answer carries.
 ///
@@ -33,7 +33,7 @@ pub struct Rest {
     /// Its parts.
     pub parts: Parts,
     /// Where the rows of each part are reserved.
-    pub share: Option<MemoryShare>,
+    pub rows: Option<RowMemory>,
 }
 
 impl std::fmt::Debug for Rest {
@@ -121,7 +121,7 @@ impl Reply {
     /// The same answer, followed by more parts.
     #[must_use]
     pub(crate) fn with_rest(mut self, parts: Parts) -> Self {
-        self.rest = Some(Rest { parts, share: None });
+        self.rest = Some(Rest { parts, rows: None });
         self
     }
 

@@ -40,9 +40,10 @@ use crate::administration::{Administration, Area, MAX_FORM, Visit, WebhookTools,
 use crate::api::{self, Call, IgnoredParameters};
 use crate::config::RequestLimits;
 use crate::domains::Domains;
+use crate::endpoint::{BodyKind, Matched};
 use crate::error::Refusal;
 use crate::gate::{Authority, Connection, Gate, Transport, check_form, check_method, check_size};
-use crate::memory::{Memory, MemoryShare};
+use crate::memory::{Memory, MemoryShare, RowMemory};
 use crate::metrics::Metrics;
 use crate::outbound::{Guard, TestRequests};
 use crate::quota::{Budget, ReportUsage};
@@ -229,7 +230,8 @@ impl Pipeline {
         if let Some(area) = &context.area {
             let webhooks = WebhookTools { tests: &self.tests, seals: &self.seals, changes: &self.subscription_changes };
             let (tenant, authority, domains) = (&tenant, &authority, self.domains.as_deref());
-            let visit = Visit { gate: &self.gate, connection, tenant, authority, head, webhooks, domains };
+            let rows = &RowMemory::new(MemoryShare::new(&self.memory, &tenant.memory));
+            let visit = Visit { gate: &self.gate, connection, tenant, authority, head, webhooks, domains, rows };
             return rare::boxed(|| self.administer(area, visit, body, &mut context.route)).await;
         }
 
@@ -275,16 +277,17 @@ impl Pipeline {
             *name = Some(redirect::NAME);
             return Ok(reply);
         }
-        let (route, segment) = area.route(visit.head)?;
-        *name = Some(route.name);
+        let found = area.find(visit.head)?;
+        *name = Some(found.endpoint.name);
         let share = MemoryShare::new(&self.memory, &visit.tenant.memory);
-        let ReceivedBody { bytes, permit: _permit } = if route.method == Method::POST && !body.is_end_stream() {
+        let ReceivedBody { bytes, permit: _permit } = if found.endpoint.method == Method::POST && !body.is_end_stream()
+        {
             body::read(&visit.head.headers, body, Coding::Identity, MAX_FORM, &self.limits, &share).await?
         } else {
             ReceivedBody::default()
         };
-        let answering = area.answer(visit, route, segment, bytes);
-        let serving = share.clone().serve(async { respond::reserve(answering.await?, &share) });
+        let answering = area.answer(visit, found, bytes);
+        let serving = async { respond::reserve(answering.await?, &share, visit.rows) };
         TimeBudget::of(self.limits.request).run(pin!(serving)).await
     }
 
@@ -301,21 +304,22 @@ impl Pipeline {
         let admitting = self.gate.admit(tenant, token, report, &mut context.budget).instrument(step!("admit"));
         let admitted = time.run(pin!(admitting)).await?;
 
-        // HEAD works wherever GET does; the body is left out when the answer is sent.
-        let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
-        let route = api::route(method, path);
-        admitted.note_use(route.as_ref().map_or(NO_ROUTE, api::Route::name), caller);
-        let route = route?;
-        context.route = Some(route.name());
-        context.ignored = head.uri.query().map(|query| route.ignored(query));
-        let has_body = route.takes_body() && !body.is_end_stream();
+        let found = api::ENDPOINTS.find(&head.method, path);
+        admitted.note_use(found.as_ref().map_or(NO_ROUTE, |found| found.endpoint.name), caller);
+        let Matched { endpoint, segments } = found?;
+        context.route = Some(endpoint.name);
+        context.ignored = head.uri.query().map(|query| IgnoredParameters::from_query(query, endpoint.query));
+        let has_body = endpoint.body != BodyKind::None && !body.is_end_stream();
         let declared = if has_body { DeclaredFormat::of(&head.headers)? } else { DeclaredFormat::JSON };
         let share = MemoryShare::new(&self.memory, &admitted.tenant().memory);
-        let (limit, limits) = (route.body_limit(&self.limits), &self.limits);
+        let (limit, limits) = (endpoint.body.limit(&self.limits), &self.limits);
         let ReceivedBody { bytes: body, permit: _permit } =
             body::read(&head.headers, body, declared.coding, limit, limits, &share).await?;
         declared.check(&body)?;
+        let rows = RowMemory::new(share.clone());
         let call = Call {
+            segments,
+            rows: &rows,
             origin: authority.origin(),
             query: head.uri.query().unwrap_or_default(),
             body,
@@ -327,9 +331,9 @@ impl Pipeline {
             subscription_changes: &self.subscription_changes,
             noticed_writes: &self.noticed_writes,
         };
-        time.set_limit(route.time_limit(&self.limits));
-        let handling = api::handle(&admitted, route, call).instrument(step!("handle"));
-        let serving = share.clone().serve(async { respond::reserve(handling.await?, &share) });
+        time.set_limit(endpoint.time.of(&self.limits));
+        let handling = (endpoint.handler)(&admitted, call).instrument(step!("handle"));
+        let serving = async { respond::reserve(handling.await?, &share, &rows) };
         time.run(pin!(serving)).await
     }
 }

@@ -3,7 +3,7 @@
 //! A [`Store`] exists only for a database whose schema this program serves ([`Store::open`]); [`migrate`] brings a
 //! database to that schema. Knows nothing about HTTP, the JSON of the API, or tenants.
 //!
-//! Most statements have one text for both databases, built by `statement/sql.rs`. The databases differ in these
+//! Most statements have one text for both databases (`statement/template.rs`). The databases differ in these
 //! places; a test keeps this list complete:
 //!
 //! - Connections: `engine/location.rs` (session settings), `engine/session.rs`, `engine/connections.rs` and
@@ -13,8 +13,9 @@
 //!   `engine/write_access.rs`, `engine/immutable.rs`, `engine/database_file.rs` and `engine/commit_stamp.rs`.
 //! - Errors: `engine/failure.rs`, `engine/retry.rs`, `engine/causes.rs`, `engine/remedy.rs` and
 //!   `engine/remedy/sqlite.rs`.
-//! - Values: `statement/sql.rs` (parameters, lists, timestamps), `statement/rows.rs`, `statement/row.rs`,
-//!   `statement/records.rs`, `changes/reading.rs` (lists) and `registry/domains.rs` (the lesser of two).
+//! - Values: `statement/sql.rs` (lists, timestamps), `statement/argument.rs`, `statement/rows.rs`, `statement/row.rs`,
+//!   `statement/records.rs`, `submissions.rs` and `changes/reading.rs` (lists), `changes.rs` (random texts) and
+//!   `registry/domains.rs` (the lesser of two).
 //! - Plans of statements that are too slow in a common form: `search.rs`, `search/conditions.rs`, `search/counted.rs`,
 //!   `search/covered_forms.rs`, `search/match_set.rs`, `search/terms.rs`, `search/tests.rs`, `groups/listing.rs` and
 //!   `groups/members.rs`.
@@ -25,9 +26,10 @@
 //!   `schema/objects.rs`, `schema/catalog.rs`, `schema/differences.rs`, `schema/orphans.rs`, `users.rs`,
 //!   `import/write.rs`, `groups.rs` (collation), `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `totals.rs`,
 //!   `identity.rs`, `concerns.rs` and `registry/rights.rs`.
-//! - Locks of rows: `subscriptions.rs`, `subscriptions/due.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`,
+//! - Locks of rows: `subscriptions.rs`, `subscriptions/ahead.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`,
 //!   `subscriptions/progress.rs`, `subscriptions/replay.rs`, `registry/counts.rs`, `registry/turns.rs`,
-//!   `registry/resealing.rs`, `registry/subscribed.rs`, `tokens/rotating.rs`, `tokens/last_used.rs`, `tokens/hours.rs` and `audit.rs`.
+//!   `registry/resealing.rs`, `registry/subscribed.rs`, `tokens/rotating.rs`, `tokens/last_used.rs`, `tokens/hours.rs` and
+//!   `audit.rs`.
 
 mod admin_links;
 mod admin_overview;
@@ -76,7 +78,7 @@ pub use engine::{
     Breaker, BreakerPermit, CommitStamp, Connections, CountedBy, DatabaseLimits, DatabaseLocation, DatabaseTime,
     InvalidLocation, Pooler, ReadOnlyFile, StoreError, location, remedy,
 };
-use engine::{Database, DatabaseFile, Retry};
+use engine::{Database, DatabaseFile, retry};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupSync, GroupWrite, GroupWriteError, Guard,
@@ -91,7 +93,8 @@ pub use schema::{
 pub use search::SearchPage;
 pub use settle::Events;
 use settle::Settler;
-pub use statement::{Page, PageRequest, Texts, fold};
+use statement::sql;
+pub use statement::{Page, PageRequest, Texts, fold, statement_texts};
 pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
 pub use subscriptions::{
     AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, InspectedSubscription, LeasedSubscription,
@@ -102,6 +105,7 @@ pub use tokens::{
     CommitMark, CreatedToken, NewToken, RequestCounts, RotatedToken, TokenHour, TokenRecord, TokenUse, UsesNotWritten,
 };
 
+use crate::memory::RowMemory;
 use crate::metrics::DatabaseFailure;
 
 /// An open, migrated database of one tenant. Cloning shares the connections.
@@ -157,7 +161,7 @@ impl Store {
     }
 
     async fn check(location: &DatabaseLocation, database: Database, max_connections: u32) -> Result<Self, StoreError> {
-        let file = DatabaseFile::at(location);
+        let file = location.file().map(DatabaseFile::at);
         let identified = match Self::identify(&database).await {
             // A pooler in transaction mode was detected; the next connection uses unnamed statements.
             Err(error) if error.is_lost_statement() => Self::identify(&database).await,
@@ -183,6 +187,12 @@ impl Store {
         Ok(DatabaseIdentity::read(&mut reader).await?)
     }
 
+    /// The same store for one request, whose rows are counted.
+    #[must_use]
+    pub fn counting(&self, rows: &RowMemory) -> Self {
+        Self { database: self.database.counting(rows), ..self.clone() }
+    }
+
     /// The identity of this database.
     #[must_use]
     pub fn identity(&self) -> &DatabaseIdentity {
@@ -205,9 +215,10 @@ impl Store {
     async fn look_for_work(&self) -> Result<Option<i64>, StoreError> {
         let mut reader = self.database.reader().await?;
         let version = schema::version(&mut reader).await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT EXISTS (SELECT 1 FROM intake) OR EXISTS (SELECT 1 FROM form_notes) OR ");
-        sql.push_either("FALSE", "EXISTS (SELECT 1 FROM users WHERE email_folded IS NULL)");
+        let sql = sql!(
+            "SELECT EXISTS (SELECT 1 FROM intake) OR EXISTS (SELECT 1 FROM form_notes)
+               {lite: OR EXISTS (SELECT 1 FROM users WHERE email_folded IS NULL)}",
+        );
         let is_unsettled: bool = reader.fetch_one(sql).await?.get(0)?;
         drop(reader);
         let is_newest = version == schema::newest(&MIGRATIONS);
@@ -272,33 +283,24 @@ pub async fn migrate_by(
     reach: Reach,
 ) -> Result<(i64, i64), StoreError> {
     location.create_file()?;
-    let mut retry = Retry::default();
-    loop {
-        match try_to_migrate(migrations, location, reach).await {
-            // While one command switches a new SQLite file to WAL mode, SQLite refuses another one without waiting.
-            Err(error) if retry.wait_if_retryable(&error).await => {}
-            Err(StoreError::Unavailable(error)) if DatabaseFailure::of(&error) == Some(DatabaseFailure::Locked) => {
-                return Err(location.file().map_or(StoreError::Unavailable(error), StoreError::locked));
-            }
-            outcome => return outcome,
+    // While one command switches a new SQLite file to WAL mode, SQLite refuses another one without waiting.
+    let migrated = retry::run(|| async move {
+        let database = location.connect_for_migration();
+        let versions = schema::migrate(&database, location.schema(), migrations, reach).await?;
+        let mut transaction = database.begin().await?;
+        users::fold_new(&mut transaction).await?;
+        transaction.commit().await?;
+        settle::settle_all(&database).await?;
+        settle::create_indexes(&database).await?;
+        database.close().await;
+        Ok(versions)
+    });
+    match migrated.await {
+        Err(StoreError::Unavailable(error)) if DatabaseFailure::of(&error) == Some(DatabaseFailure::Locked) => {
+            Err(location.file().map_or(StoreError::Unavailable(error), StoreError::locked))
         }
+        outcome => outcome,
     }
-}
-
-async fn try_to_migrate(
-    migrations: &[Migration],
-    location: &DatabaseLocation,
-    reach: Reach,
-) -> Result<(i64, i64), StoreError> {
-    let database = location.connect_for_migration();
-    let versions = schema::migrate(&database, location.schema(), migrations, reach).await?;
-    let mut transaction = database.begin().await?;
-    users::fold_new(&mut transaction).await?;
-    transaction.commit().await?;
-    settle::settle_all(&database).await?;
-    settle::create_indexes(&database).await?;
-    database.close().await;
-    Ok(versions)
 }
 
 #[cfg(test)]
@@ -313,7 +315,7 @@ mod tests {
                 add_differing(&entry, root, found);
             } else if entry.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(&entry).unwrap();
-                if ["Dialect::Postgres", "Dialect::Sqlite", "push_either(", "Self::Postgres("]
+                if ["Dialect::Postgres", "Dialect::Sqlite", "{pg:", "{lite:", "Self::Postgres("]
                     .iter()
                     .any(|mark| text.contains(mark))
                 {

@@ -106,7 +106,7 @@ fn border_of(day: &str, is_end: bool, member: &Member<'_>) -> Option<Timestamp> 
     Some(if is_end { at - std::time::Duration::from_micros(1) } else { at })
 }
 
-pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
+pub(super) async fn show(member: &Member<'_>, _: &str) -> Result<Reply, Refusal> {
     let (typed, filter) = TypedFilter::of(member);
     let before = parameter(member.visit.head.uri.query(), "before").parse().ok();
     let mut records = match typed.fault {
@@ -149,14 +149,14 @@ fn details_of(json: &str) -> String {
 }
 
 /// The rows that match the filter as newline-delimited JSON, the newest first. They are read while the client reads.
-pub(super) async fn export(member: &Member<'_>) -> Result<Reply, Refusal> {
+pub(super) async fn export(member: &Member<'_>, _: &str) -> Result<Reply, Refusal> {
     let (typed, filter) = TypedFilter::of(member);
     if let Some(fault) = typed.fault {
         return Ok(member.area.unknown(fault));
     }
     let first = member.store.list_audit(&filter, None, BATCH).await?;
     let next = next_of(&first);
-    let state = (std::sync::Arc::clone(&member.store), filter, next);
+    let state = (member.store.clone(), filter, next);
     let rest = try_unfold(state, |(store, filter, next)| async move {
         let Some(before) = next else { return Ok(None) };
         let records = store.list_audit(&filter, Some(before), BATCH).await?;

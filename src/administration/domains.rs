@@ -102,7 +102,7 @@ pub(super) fn domains_of<'v>(member: &'v Member<'_>) -> Result<AccountDomains<'v
     Ok(domains.of_account(&member.visit.tenant.slug))
 }
 
-pub(super) async fn list(member: &Member<'_>) -> Result<Reply, Refusal> {
+pub(super) async fn list(member: &Member<'_>, _: &str) -> Result<Reply, Refusal> {
     list_with(member, StatusCode::OK, "", None).await
 }
 
@@ -133,7 +133,7 @@ async fn list_with(
     Ok(page(status, &domains_page))
 }
 
-pub(super) async fn add(change: &Change<'_>) -> Result<Reply, Refusal> {
+pub(super) async fn add(change: &Change<'_>, _: &str) -> Result<Reply, Refusal> {
     let member = &change.member;
     let domains = domains_of(member)?;
     let text = &member.area.texts.domains;

@@ -107,7 +107,7 @@ impl SyncPage {
     }
 }
 
-pub(super) async fn list(member: &Member<'_>) -> Result<Reply, Refusal> {
+pub(super) async fn list(member: &Member<'_>, _: &str) -> Result<Reply, Refusal> {
     let query = member.visit.head.uri.query();
     let group = parse(&parameter(query, "group"));
     let before = parse(&parameter(query, "before"));

@@ -18,10 +18,10 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::Area;
+use super::endpoints::{ENDPOINTS, Needs};
 use super::frame::page_with;
 use super::problem::{Problem, WayOn, redirect};
 use super::protection::Referrer;
-use super::routes::{self, Needs};
 use super::visit::Visit;
 use crate::config::OidcConfig;
 use crate::error::Refusal;
@@ -76,12 +76,12 @@ pub(super) fn host_of(issuer: &str) -> String {
 pub(super) fn page_inside(page: &str) -> &str {
     let path = page.split('?').next().unwrap_or_default();
     let is_plain = page.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#' && byte != b'\\');
-    let found = routes::find(&Method::GET, path);
-    if is_plain && found.is_ok_and(|(route, _)| route.needs == Needs::Viewer) { page } else { "" }
+    let found = ENDPOINTS.find(&Method::GET, path);
+    if is_plain && found.is_ok_and(|found| found.endpoint.handler.needs == Needs::Viewer) { page } else { "" }
 }
 
 /// The way there.
-pub(super) async fn begin(area: &Area, visit: &Visit<'_>) -> Result<Reply, Refusal> {
+pub(super) async fn begin(area: &Area, visit: &Visit<'_>, _: &str) -> Result<Reply, Refusal> {
     let Some(config) = area.provider(visit) else { return Err(Refusal::UnknownPath) };
     let attempt =
         SignInAttempt::begin(page_inside(&super::forms::parameter(visit.head.uri.query(), TO)), Timestamp::now());
@@ -103,7 +103,7 @@ pub(super) async fn begin(area: &Area, visit: &Visit<'_>) -> Result<Reply, Refus
 }
 
 /// The way back.
-pub(super) async fn callback(area: &Area, visit: &Visit<'_>) -> Result<Reply, Refusal> {
+pub(super) async fn callback(area: &Area, visit: &Visit<'_>, _: &str) -> Result<Reply, Refusal> {
     let Some(config) = area.provider(visit) else { return Err(Refusal::UnknownPath) };
     let query = visit.head.uri.query().unwrap_or_default();
     let limited = visit.gate.attempt(visit.connection, visit.tenant, Sha256::digest(query).into());

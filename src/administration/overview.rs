@@ -33,7 +33,7 @@ impl OverviewPage {
     }
 }
 
-pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
+pub(super) async fn show(member: &Member<'_>, _: &str) -> Result<Reply, Refusal> {
     let tokens = member.store.count_tokens(member.now).await?;
     let (failing, disabled) = member.store.count_troubled_subscriptions().await?;
     // A look: nothing is spent.

@@ -32,7 +32,7 @@ struct SessionsPage {
     rows: Vec<SessionRow>,
 }
 
-pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
+pub(super) async fn show(member: &Member<'_>, _: &str) -> Result<Reply, Refusal> {
     let sessions = member.store.list_admin_sessions(member.area.settings.config.idle, member.now).await?;
     let rows = sessions.into_iter().map(|session| SessionRow {
         is_own: session.id == member.session.id,
@@ -54,7 +54,7 @@ pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
 }
 
 /// Ends the session in the field `session`, or with `all` every one.
-pub(super) async fn end(change: &Change<'_>) -> Result<Reply, Refusal> {
+pub(super) async fn end(change: &Change<'_>, _: &str) -> Result<Reply, Refusal> {
     let member = &change.member;
     let which = match change.form.field("session") {
         "all" => EndedSessions::All,
@@ -72,7 +72,7 @@ pub(super) async fn end(change: &Change<'_>) -> Result<Reply, Refusal> {
     Ok(member.area.see_other("/sessions"))
 }
 
-pub(super) async fn sign_out(change: &Change<'_>) -> Result<Reply, Refusal> {
+pub(super) async fn sign_out(change: &Change<'_>, _: &str) -> Result<Reply, Refusal> {
     let member = &change.member;
     let own = EndedSessions::One(member.session.id);
     member.store.end_admin_sessions(own, member.now, &change.actor).await?;

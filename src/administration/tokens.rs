@@ -148,7 +148,7 @@ struct AgainPage {
     id: i64,
 }
 
-pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
+pub(super) async fn show(member: &Member<'_>, _: &str) -> Result<Reply, Refusal> {
     list(member, TypedToken::empty(), StatusCode::OK).await
 }
 
@@ -194,7 +194,7 @@ pub(super) fn zone_of(member: &Member<'_>) -> String {
     member.visit.tenant.timezone.iana_name().unwrap_or("UTC").to_owned()
 }
 
-pub(super) async fn create(change: &Change<'_>) -> Result<Reply, Refusal> {
+pub(super) async fn create(change: &Change<'_>, _: &str) -> Result<Reply, Refusal> {
     let member = &change.member;
     let mut typed = TypedToken::of(&change.form);
     let text = &member.area.texts.token_forms;

@@ -9,16 +9,16 @@ use http::{Method, request};
 use jiff::Timestamp;
 
 use super::cookie::SessionSecret;
+use super::endpoints::{Answering, ENDPOINTS, Needs, Page};
 use super::forms::{Form, repeats_a_parameter};
 use super::protection::{Referrer, is_from_own_page};
-use super::routes::{self, Needs, Page, Route};
 use super::times::Moment;
-use super::{
-    Area, audit, domain, domains, enter, groups, oidc, overview, problem, sessions, style, token, tokens, webhooks,
-};
+use super::{Area, problem};
 use crate::domains::Domains;
+use crate::endpoint::{Matched, NoEndpoint};
 use crate::error::{Refusal, abbreviate};
 use crate::gate::{Authority, Connection, Gate, Origin};
+use crate::memory::RowMemory;
 use crate::outbound::TestRequests;
 use crate::reply::Reply;
 use crate::seal::Seals;
@@ -48,6 +48,8 @@ pub struct Visit<'r> {
     pub webhooks: WebhookTools<'r>,
     /// The domains that get a certificate of their own, if that is configured.
     pub domains: Option<&'r Domains>,
+    /// Where the rows that it reads are counted.
+    pub rows: &'r RowMemory,
 }
 
 /// What is needed to test and to change webhooks.
@@ -78,7 +80,7 @@ impl Visit<'_> {
 pub(super) struct Member<'v> {
     pub(super) area: &'v Area,
     pub(super) visit: Visit<'v>,
-    pub(super) store: Arc<Store>,
+    pub(super) store: Store,
     pub(super) session: AdminSession,
     pub(super) secret: SessionSecret,
     pub(super) now: Timestamp,
@@ -120,25 +122,31 @@ impl Area {
         port.filter(|port| !port.is_empty() && port != "443")
     }
 
-    /// The route of a request, and the segment of its path that is not fixed.
+    /// The endpoint of a request.
     ///
     /// # Errors
-    /// [`Refusal::UnknownPath`], [`Refusal::MethodNotAllowed`].
-    pub fn route<'h>(&self, head: &'h request::Parts) -> Result<(&'static Route, &'h str), Refusal> {
-        routes::find(&head.method, self.rest(head.uri.path()))
+    /// [`NoEndpoint`].
+    pub fn find<'h>(&self, head: &'h request::Parts) -> Result<Matched<'h, Page>, NoEndpoint> {
+        ENDPOINTS.find(&head.method, self.rest(head.uri.path()))
     }
 
     /// The answer.
     ///
     /// # Errors
     /// What keeps the area from answering: the database, a limit.
-    pub async fn answer(&self, visit: Visit<'_>, route: &Route, segment: &str, body: Bytes) -> Result<Reply, Refusal> {
-        Ok(self.name_language(self.page(visit, route, segment, body).await?))
+    pub async fn answer(&self, visit: Visit<'_>, found: Matched<'_, Page>, body: Bytes) -> Result<Reply, Refusal> {
+        Ok(self.name_language(self.page(visit, found, body).await?))
     }
 
-    async fn page(&self, visit: Visit<'_>, route: &Route, segment: &str, body: Bytes) -> Result<Reply, Refusal> {
-        let referrer = if route.needs == Needs::Link { Referrer::Nothing } else { Referrer::SameOrigin };
-        let is_change = route.method == Method::POST;
+    async fn page(
+        &self,
+        visit: Visit<'_>,
+        Matched { endpoint, segments }: Matched<'_, Page>,
+        body: Bytes,
+    ) -> Result<Reply, Refusal> {
+        let (Page { needs, answer }, segment) = (endpoint.handler, segments.first());
+        let referrer = if needs == Needs::Link { Referrer::Nothing } else { Referrer::SameOrigin };
+        let is_change = endpoint.method == Method::POST;
         if is_change && !is_from_own_page(visit.head, &visit.authority.origin(), referrer) {
             return Ok(self.foreign_origin());
         }
@@ -146,13 +154,8 @@ impl Area {
             Ok(form) => form,
             Err(fault) => return Ok(self.no_form(fault)),
         };
-        match route.page {
-            Page::Style => return style::answer(segment),
-            Page::Enter => return enter::show(self, &visit, segment).await,
-            Page::EnterArea => return enter::sign_in(self, &visit, segment).await,
-            Page::SignIn => return oidc::begin(self, &visit).await,
-            Page::Callback => return Box::pin(oidc::callback(self, &visit)).await,
-            _ => {}
+        if let Answering::Open(open) = answer {
+            return open(self, &visit, segment).await;
         }
         let Some(secret) = SessionSecret::presented(&visit.head.headers) else {
             return Ok(self.not_signed_in(&visit, false));
@@ -160,15 +163,17 @@ impl Area {
         let Some(member) = Box::pin(self.member(visit, secret)).await? else {
             return Ok(self.not_signed_in(&visit, true));
         };
-        match form {
-            None if repeats_a_parameter(member.visit.head.uri.query()) => Ok(self.unreadable()),
-            None => read(&member, route.page, segment).await,
-            Some(form) if !member.secret.accepts(form.field("form_token")) => Ok(self.stale_form()),
-            Some(_) if route.needs == Needs::Admin && member.session.role != AdminRole::Admin => Ok(self.only_viewer()),
-            Some(form) => {
+        match (form, answer) {
+            (None, _) if repeats_a_parameter(member.visit.head.uri.query()) => Ok(self.unreadable()),
+            (None, Answering::Shown(shown)) => shown(&member, segment).await,
+            (Some(form), _) if !member.secret.accepts(form.field("form_token")) => Ok(self.stale_form()),
+            (Some(_), _) if needs == Needs::Admin && member.session.role != AdminRole::Admin => Ok(self.only_viewer()),
+            (Some(form), Answering::Change(change)) => {
                 let actor = member.session.actor(visit.network());
-                change(&Change { member, form, actor }, route.page, segment).await
+                change(&Change { member, form, actor }, segment).await
             }
+            // No endpoint is such.
+            _ => Err(Refusal::UnknownPath),
         }
     }
 
@@ -181,7 +186,7 @@ impl Area {
         let idle = self.settings.config.idle;
         let look_up = async {
             let (store, _permit) = visit.tenant.database.store_for_look_up().await?;
-            Ok((store.find_admin_session(&digest, idle, now).await?, store))
+            Ok((store.find_admin_session(&digest, idle, now).await?, store.counting(visit.rows)))
         };
         let (session, store) = match look_up.await {
             Ok((Some(session), store)) => {
@@ -207,71 +212,5 @@ impl Area {
             tracing::debug!(tenant = &*visit.tenant.slug, %error, "the last use of a session was not written");
         }
         Ok(Some(Member { area: self, visit, store, session, secret, now }))
-    }
-}
-
-/// Shows a page.
-async fn read(member: &Member<'_>, page: Page, segment: &str) -> Result<Reply, Refusal> {
-    match page {
-        Page::Overview => overview::show(member).await,
-        Page::Tokens => tokens::show(member).await,
-        Page::Token => token::show(member, segment).await,
-        Page::AskRevoke => token::ask_revoke(member, segment).await,
-        Page::Webhooks => webhooks::list(member).await,
-        Page::Webhook => webhooks::show(member, segment).await,
-        Page::Groups => groups::list(member).await,
-        Page::GroupSync => groups::show(member, segment).await,
-        Page::Domains => domains::list(member).await,
-        Page::Domain => domain::show(member, segment).await,
-        Page::Audit => audit::show(member).await,
-        Page::ExportAudit => audit::export(member).await,
-        Page::Sessions => sessions::show(member).await,
-        Page::CreateToken
-        | Page::RotateToken
-        | Page::Revoke
-        | Page::ChangeWebhook
-        | Page::UndoSync
-        | Page::AddDomain
-        | Page::ChangeDomain
-        | Page::EndSessions
-        | Page::SignOut
-        | Page::Enter
-        | Page::EnterArea
-        | Page::SignIn
-        | Page::Callback
-        | Page::Style => Err(Refusal::UnknownPath),
-    }
-}
-
-/// Makes a change.
-async fn change(change: &Change<'_>, page: Page, segment: &str) -> Result<Reply, Refusal> {
-    match page {
-        Page::CreateToken => tokens::create(change).await,
-        Page::RotateToken => token::rotate(change, segment).await,
-        Page::Revoke => token::revoke(change, segment).await,
-        Page::ChangeWebhook => webhooks::change(change, segment).await,
-        Page::UndoSync => groups::undo(change, segment).await,
-        Page::AddDomain => domains::add(change).await,
-        Page::ChangeDomain => domain::change(change, segment).await,
-        Page::EndSessions => sessions::end(change).await,
-        Page::SignOut => sessions::sign_out(change).await,
-        Page::Overview
-        | Page::Tokens
-        | Page::Token
-        | Page::AskRevoke
-        | Page::Webhooks
-        | Page::Webhook
-        | Page::Groups
-        | Page::GroupSync
-        | Page::Domains
-        | Page::Domain
-        | Page::Audit
-        | Page::ExportAudit
-        | Page::Sessions
-        | Page::Enter
-        | Page::EnterArea
-        | Page::SignIn
-        | Page::Callback
-        | Page::Style => Err(Refusal::UnknownPath),
     }
 }

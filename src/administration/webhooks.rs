@@ -161,7 +161,7 @@ fn graces(texts: &'static Texts) -> [Choice; 4] {
     std::array::from_fn(|at| (GRACES[at].0, &**labels[at]))
 }
 
-pub(super) async fn list(member: &Member<'_>) -> Result<Reply, Refusal> {
+pub(super) async fn list(member: &Member<'_>, _: &str) -> Result<Reply, Refusal> {
     let first = PageRequest { number: 1.try_into().expect("it is not 0"), size: MAX_SUBSCRIPTIONS };
     let subscriptions = member.store.list_subscriptions(first).await?;
     let rows = subscriptions.items.into_iter().map(|subscription| WebhookRow::of(subscription, member)).collect();

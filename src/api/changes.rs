@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::id::IdKind;
 use super::json::Json;
 use super::submissions::{self, ChangesEnd};
-use super::{Call, page, query, store};
+use super::{Call, page, query};
 use crate::error::{Faults, LostChanges, Refusal};
 use crate::gate::Admitted;
 use crate::reply::{Reply, WHOLE_BYTES};
@@ -155,7 +155,7 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     let mut faults = Faults::default();
     let parameters = Parameters::parse(call, &mut faults);
     let mut parameters = faults.into_result(parameters)?;
-    let (store, zone) = (store(admitted).await?, &admitted.tenant().timezone);
+    let (store, zone) = (call.store(admitted).await?, &admitted.tenant().timezone);
     loop {
         let page = match read(&store, &parameters, admitted, call).await? {
             ChangesRead::Page(page) => page,

@@ -6,7 +6,7 @@ use http::StatusCode;
 
 use super::id::IdKind;
 use super::json::Json;
-use super::{Call, page, store};
+use super::{Call, page};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;
@@ -31,7 +31,7 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     let mut faults = Faults::default();
     let request = page::parse(call, PAGE_SIZE, &mut faults);
     let request = faults.into_result(request)?;
-    let forms = store(admitted).await?.list_forms(request).await?;
+    let forms = call.store(admitted).await?.list_forms(request).await?;
     Ok(page::reply(call, "/api/v1/form", request, forms, |json, form| {
         json.raw("{");
         write_summary(json, &form);
@@ -39,9 +39,9 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     }))
 }
 
-pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = IdKind::Form.parse(id).ok_or(Refusal::FormNotFound)?;
-    let form = store(admitted).await?.find_form(id).await?.ok_or(Refusal::FormNotFound)?;
+pub(super) async fn show(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = IdKind::Form.parse(call.id()).ok_or(Refusal::FormNotFound)?;
+    let form = call.store(admitted).await?.find_form(id).await?.ok_or(Refusal::FormNotFound)?;
     let mut json = Json::with_capacity(2048);
     json.raw("{\"data\":{");
     write_summary(&mut json, &form.summary);

@@ -18,7 +18,7 @@ use super::json::Json;
 use super::members;
 use super::reader::Scalar;
 use super::values::{self, FieldPath};
-use super::{Call, page, query, store};
+use super::{Call, page, query};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::{PartsError, Reply, WHOLE_BYTES};
@@ -100,20 +100,20 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
         external_id: external_id.map(Cow::into_owned),
     };
     let filter = faults.into_result(filter)?;
-    let groups = store(admitted).await?.list_groups(&filter, request).await?;
+    let groups = call.store(admitted).await?.list_groups(&filter, request).await?;
     Ok(page::reply(call, "/api/v1/group", request, groups, |json, group| _ = json.value(&GroupJson::from(&group))))
 }
 
-pub(super) async fn show(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
-    let id = IdKind::Group.parse(id).ok_or(Refusal::GroupNotFound)?;
+pub(super) async fn show(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = IdKind::Group.parse(call.id()).ok_or(Refusal::GroupNotFound)?;
     if query::values(call, "page").next().is_none() {
-        let group = store(admitted).await?.find_group(id).await?.ok_or(Refusal::GroupNotFound)?;
+        let group = call.store(admitted).await?.find_group(id).await?.ok_or(Refusal::GroupNotFound)?;
         return reply(group, End::Group).await;
     }
     let mut faults = Faults::default();
     let request = page::parse(call, MEMBERS_PAGE_SIZE, &mut faults);
     let request = faults.into_result(request)?;
-    let group = store(admitted).await?.find_group_page(id, request).await?.ok_or(Refusal::GroupNotFound)?;
+    let group = call.store(admitted).await?.find_group_page(id, request).await?.ok_or(Refusal::GroupNotFound)?;
     let path = format!("/api/v1/group/{}", IdKind::Group.id(id));
     let envelope = page::Envelope::new(call, &path, request, group.summary.members);
     reply(group, End::Page(Box::new(envelope))).await
@@ -195,9 +195,9 @@ impl MemberList {
     }
 }
 
-pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = IdKind::Group.parse(id).ok_or(Refusal::GroupNotFound)?;
-    let report = match store(admitted).await?.delete_group(id).await? {
+pub(super) async fn delete(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = IdKind::Group.parse(call.id()).ok_or(Refusal::GroupNotFound)?;
+    let report = match call.store(admitted).await?.delete_group(id).await? {
         Deletion::Deleted { detached } => json!({ "deleted": true, "detached": detached }),
         Deletion::UsedInFlows { detached } => {
             json!({ "deleted": false, "reason": "used_in_flows", "detached": detached })
@@ -227,6 +227,7 @@ pub(super) async fn write(admitted: &Admitted, call: Call<'_>) -> Result<Reply, 
     // Parsing a hundred thousand members takes a while, for which other requests must not wait.
     let write = if call.body.len() > BLOCKING_BODY_BYTES { tokio::task::block_in_place(read)? } else { read()? };
     let write = faults.into_result(write)?;
+    let store = call.store(admitted).await?;
     // Everything the database needs is in the columns now, and the driver needs as much memory again.
     drop(call);
 
@@ -234,7 +235,7 @@ pub(super) async fn write(admitted: &Admitted, call: Call<'_>) -> Result<Reply, 
     let durability = if dry_run { Durability::DryRun } else { Durability::Commit };
     let mode = WriteMode { guard, durability, report };
     let by = SyncedBy { name: Arc::clone(&admitted.token().name), token: Some(admitted.token().id) };
-    let written = store(admitted).await?.write_group(&write, mode, &by).await;
+    let written = store.write_group(&write, mode, &by).await;
     let written = written.map_err(refusal)?;
     let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(Reply::json(status, &response(&written, dry_run)))

@@ -2,7 +2,7 @@
 //!
 //! Unknown parameters are ignored, so a client that sends `status` instead of `statuses`, or `per_page`, must be able
 //! to see why it had no effect. This module owns the header: how a name is encoded, how many fit, and that names of
-//! the query and the body share it. It does not decide which names are known: a [`Route`](super::Route) lists its
+//! the query and the body share it. It does not decide which names are known: an [endpoint](crate::endpoint) lists its
 //! query parameters, and a handler the keys of its body.
 
 use std::collections::BTreeSet;
@@ -32,7 +32,8 @@ pub struct IgnoredParameters {
 
 impl IgnoredParameters {
     /// The names in a query that are not known. Names are case-sensitive: `PAGE` is not `page`.
-    pub(super) fn from_query(query: &str, known: &[&str]) -> Self {
+    #[must_use]
+    pub fn from_query(query: &str, known: &[&str]) -> Self {
         Self::from_names(form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name), known)
     }
 

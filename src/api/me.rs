@@ -5,15 +5,11 @@
 use http::StatusCode;
 
 use super::json::Json;
+use crate::error::Refusal;
 use crate::gate::Admitted;
 use crate::reply::Reply;
 
-/// Whether a path relative to `/api/v1` is this resource, for which admission also returns usage.
-pub(super) fn is_path(path: &str) -> bool {
-    path.strip_suffix('/').unwrap_or(path) == "/me"
-}
-
-pub(super) async fn show(admitted: &Admitted) -> Reply {
+pub(super) async fn show(admitted: &Admitted) -> Result<Reply, Refusal> {
     let tenant = admitted.tenant();
     let usage = match admitted.usage() {
         Some(usage) => tenant.tokens.names.name(usage, admitted.token(), &tenant.database).await,
@@ -27,5 +23,5 @@ pub(super) async fn show(admitted: &Admitted) -> Reply {
         json.raw("{\"token\":").text(&share.token).raw(",\"requests\":").value(&share.requests).raw("}");
     });
     json.raw("}");
-    json.reply(StatusCode::OK)
+    Ok(json.reply(StatusCode::OK))
 }

@@ -112,13 +112,15 @@ mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
+    use http::Method;
     use serde_json::{Value, json};
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::api::IgnoredParameters;
+    use crate::api::{ENDPOINTS, IgnoredParameters};
     use crate::gate::Origin;
     use crate::host::HostName;
+    use crate::memory::{MemoryShare, RowMemory};
     use crate::outbound::{Client, Guard, Settings, TestRequests};
     use crate::seal::Seals;
     use crate::tenant::{NoticedWrites, SubscriptionChanges};
@@ -132,10 +134,13 @@ mod tests {
     static SEALS: LazyLock<Seals> = LazyLock::new(Seals::default);
     static SUBSCRIPTION_CHANGES: LazyLock<SubscriptionChanges> = LazyLock::new(|| SubscriptionChanges::channel(None).0);
     static NOTICED_WRITES: LazyLock<Arc<NoticedWrites>> = LazyLock::new(Arc::default);
+    static ROWS: LazyLock<RowMemory> = LazyLock::new(|| RowMemory::new(MemoryShare::unlimited()));
     static IGNORED: OnceLock<IgnoredParameters> = OnceLock::new();
 
     fn call<'c>(origin: Origin<'c>, query: &'c str) -> Call<'c> {
         Call {
+            segments: ENDPOINTS.find(&Method::GET, "/form").unwrap().segments,
+            rows: &ROWS,
             origin,
             query,
             body: Bytes::new(),

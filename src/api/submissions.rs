@@ -20,7 +20,7 @@ use super::body::Body;
 use super::id::IdKind;
 use super::json::Json;
 use super::time::time_of_day;
-use super::{Call, filter, page, store};
+use super::{Call, filter, page};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::{Reply, WHOLE_BYTES};
@@ -133,7 +133,7 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
     let filter = filter::parse(&body, zone, &mut faults)?;
     let filter = faults.into_result(filter)?;
 
-    let store = store(admitted).await?;
+    let store = call.store(admitted).await?;
     let SearchPage { submissions: found, total } = store.search(&filter, request).await?;
     let envelope = page::Envelope::new(call, "/api/v1/submission", request, total);
     let mut json = Json::with_capacity(page::TYPICAL_BYTES);
@@ -180,10 +180,10 @@ pub(super) async fn stream_changes(
     streamed::reply(reader, Closing::Changes(Box::new(end)), zone).await
 }
 
-pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
+pub(super) async fn show(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let zone = &admitted.tenant().timezone;
-    let id = IdKind::Submission.parse(id).ok_or(Refusal::SubmissionNotFound)?;
-    let store = store(admitted).await?;
+    let id = IdKind::Submission.parse(call.id()).ok_or(Refusal::SubmissionNotFound)?;
+    let store = call.store(admitted).await?;
     let found = store.submission(id).await?;
     if let Some(shown) = found.read()? {
         let submission = shown.submissions.first().ok_or(Refusal::SubmissionNotFound)?;

@@ -19,13 +19,13 @@ use serde::Serialize;
 use serde_json::json;
 use url::{ParseError, Url};
 
+use super::Call;
 use super::body::{Body, BodyEntry};
 use super::id::{Id, IdKind};
 use super::page;
 use super::reader::Scalar;
 use super::time::Rfc3339Micros;
 use super::values::{self, FieldPath};
-use super::{Call, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::host::HostName;
@@ -96,15 +96,15 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     let mut faults = Faults::default();
     let request = page::parse(call, PAGE_SIZE, &mut faults);
     let request = faults.into_result(request)?;
-    let subscriptions = store(admitted).await?.list_subscriptions(request).await?;
+    let subscriptions = call.store(admitted).await?.list_subscriptions(request).await?;
     Ok(page::reply(call, "/api/v1/subscribe", request, subscriptions, |json, subscription| {
         json.value(&SubscriptionJson::from(subscription));
     }))
 }
 
-pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = IdKind::Subscription.parse(id).ok_or(Refusal::SubscriptionNotFound)?;
-    let found = store(admitted).await?.find_subscription(id).await?.ok_or(Refusal::SubscriptionNotFound)?;
+pub(super) async fn show(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = IdKind::Subscription.parse(call.id()).ok_or(Refusal::SubscriptionNotFound)?;
+    let found = call.store(admitted).await?.find_subscription(id).await?.ok_or(Refusal::SubscriptionNotFound)?;
     Ok(Reply::json(StatusCode::OK, &json!({ "data": SubscriptionJson::from(found) })))
 }
 
@@ -130,7 +130,7 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
     };
     let secret = new_secret();
     let sealed = call.seals.seal(&secret, &key.target_url);
-    let store = store(admitted).await?;
+    let store = call.store(admitted).await?;
     // Before it is there: a node that dies in between has told the others too much, and not too little.
     call.subscription_changes.will_subscribe(&admitted.tenant().slug).await;
     let (status, subscription) = match store.subscribe(&key, &sealed, Timestamp::now()).await? {
@@ -150,9 +150,9 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
 
 /// Deletes a subscription by the id that `POST /subscribe` returned. Deleting it again succeeds, as in
 /// [`unsubscribe`]: tools retry, and take an error to mean that the subscription still exists.
-pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = IdKind::Subscription.parse(id).ok_or(Refusal::SubscriptionNotFound)?;
-    let deleted = store(admitted).await?.unsubscribe(&Unsubscription::Id(id)).await?;
+pub(super) async fn delete(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = IdKind::Subscription.parse(call.id()).ok_or(Refusal::SubscriptionNotFound)?;
+    let deleted = call.store(admitted).await?.unsubscribe(&Unsubscription::Id(id)).await?;
     Ok(Reply::json(StatusCode::OK, &json!({ "deleted": deleted })))
 }
 
@@ -174,7 +174,7 @@ pub(super) async fn unsubscribe(admitted: &Admitted, call: &Call<'_>) -> Result<
             form: params.form,
         },
     };
-    let deleted = store(admitted).await?.unsubscribe(&which).await?;
+    let deleted = call.store(admitted).await?.unsubscribe(&which).await?;
     Ok(Reply::json(StatusCode::OK, &json!({ "deleted": deleted })))
 }
 

@@ -44,7 +44,7 @@ enum Operated {
 }
 
 pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
-    let query = call.query(&["migrate", "wait"])?;
+    let query = call.query()?;
     let (migrate, wait) = (query.flag("migrate")?, query.wait()?);
     let BatchBody { operations } = call.body()?;
     if operations.len() > MAX_OPERATIONS {

@@ -42,8 +42,8 @@ impl Call<'_> {
     }
 
     /// The query parameters. Unknown ones are faults: a mistyped `migrate` must not be passed over.
-    pub(super) fn query(&self, known: &[&str]) -> Result<Query, OperatorRefusal> {
-        let mut values = BTreeMap::new();
+    pub(super) fn query(&self) -> Result<Query, OperatorRefusal> {
+        let (mut values, known) = (BTreeMap::new(), self.known);
         for (key, value) in form_urlencoded::parse(self.head.uri.query().unwrap_or_default().as_bytes()) {
             if !known.contains(&&*key) {
                 return Err(OperatorRefusal::of(&key, unknown_parameter(&key, known)));

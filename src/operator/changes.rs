@@ -26,7 +26,7 @@ const DEFAULT_LIMIT: u64 = 100;
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
-    let query = call.query(&["after", "limit", "wait"])?;
+    let query = call.query()?;
     let (after, stamp) = match query.text("after").filter(|text| text.contains('.')).map(str::parse) {
         Some(Ok(RegistryMark { revision, stamp })) => (revision, Some(stamp)),
         Some(Err(InvalidMark)) => {

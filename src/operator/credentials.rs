@@ -44,8 +44,9 @@ struct LinkBody {
 }
 
 /// `POST /v1/tenants/{slug}/tokens`.
-pub(super) async fn create_token(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRefusal> {
-    call.query(&[])?;
+pub(super) async fn create_token(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
+    let slug = call.slug();
+    call.query()?;
     let TokenBody { name, expires_at } = call.body()?;
     let form_key = match call.head.headers.get(IDEMPOTENCY_KEY).map(|value| value.to_str()) {
         None => None,
@@ -65,8 +66,9 @@ pub(super) async fn create_token(call: &Call<'_>, slug: &str) -> Result<Reply, O
 }
 
 /// `POST /v1/tenants/{slug}/links`.
-pub(super) async fn create_link(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRefusal> {
-    call.query(&[])?;
+pub(super) async fn create_link(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
+    let slug = call.slug();
+    call.query()?;
     let LinkBody { email, name, role, valid_seconds } = call.body()?;
     let role = match role.as_deref() {
         None | Some("admin") => AdminRole::Admin,

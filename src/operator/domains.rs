@@ -27,14 +27,15 @@ const LOOK_WAIT: Duration = Duration::from_secs(15);
 
 /// `GET /v1/domains`.
 pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
-    let query = call.query(&["after", "limit", "state", "tenant"])?;
+    let query = call.query()?;
     let tenant = query.text("tenant").map(|slug| plain("tenant", slug)).transpose()?;
     page_of(call, &query, tenant).await
 }
 
 /// `GET /v1/tenants/{slug}/domains`.
-pub(super) async fn list_of_tenant(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRefusal> {
-    let query = call.query(&["after", "limit", "state"])?;
+pub(super) async fn list_of_tenant(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
+    let slug = call.slug();
+    let query = call.query()?;
     page_of(call, &query, Some(slug)).await
 }
 
@@ -73,8 +74,9 @@ fn read_state(text: &str) -> Result<DomainState, OperatorRefusal> {
 }
 
 /// `GET /v1/tenants/{slug}/domains/{host}`.
-pub(super) async fn read(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply, OperatorRefusal> {
-    call.query(&[])?;
+pub(super) async fn read(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
+    let (slug, host) = (call.slug(), call.host());
+    call.query()?;
     let domains = call.api.domains()?;
     let host = parse(host)?;
     let data = match chosen(call.api.registry().await?, &host, Some(slug)).await? {
@@ -86,8 +88,9 @@ pub(super) async fn read(call: &Call<'_>, slug: &str, host: &str) -> Result<Repl
 }
 
 /// `PUT /v1/tenants/{slug}/domains/{host}`.
-pub(super) async fn put(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply, OperatorRefusal> {
-    let wait = call.query(&["wait"])?.wait()?;
+pub(super) async fn put(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
+    let (slug, host) = (call.slug(), call.host());
+    let wait = call.query()?.wait()?;
     let domains = call.api.domains()?;
     let text = decoded(host);
     let host = call.with_editor(|editor| editor.check_domain(slug, &text)).await??;
@@ -143,8 +146,9 @@ fn after_write(error: impl Into<OperatorRefusal>) -> OperatorRefusal {
 }
 
 /// `DELETE /v1/tenants/{slug}/domains/{host}`.
-pub(super) async fn remove(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply, OperatorRefusal> {
-    let wait = call.query(&["wait"])?.wait()?;
+pub(super) async fn remove(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
+    let (slug, host) = (call.slug(), call.host());
+    let wait = call.query()?.wait()?;
     let domains = call.api.domains()?;
     call.with_editor(|editor| editor.check_owner(slug)).await??;
     let host = parse(host)?;
@@ -173,8 +177,9 @@ pub(super) async fn remove(call: &Call<'_>, slug: &str, host: &str) -> Result<Re
 }
 
 /// `POST /v1/domains/{host}/check`.
-pub(super) async fn check(call: &Call<'_>, host: &str) -> Result<Reply, OperatorRefusal> {
-    let query = call.query(&["tenant", "wait"])?;
+pub(super) async fn check(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
+    let host = call.host();
+    let query = call.query()?;
     let tenant = query.text("tenant").map(|slug| plain("tenant", slug)).transpose()?;
     let wait = query.wait()?.unwrap_or(LOOK_WAIT);
     let domains = call.api.domains()?;
@@ -197,7 +202,7 @@ pub(super) async fn check(call: &Call<'_>, host: &str) -> Result<Reply, Operator
 /// `GET /v1/domains/ask`: whether a server in front of this one may obtain a certificate for a host. The operator vouches
 /// for the hosts of tables, so only an added domain without a certificate costs a statement.
 pub(super) async fn ask(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
-    let query = call.query(&["domain"])?;
+    let query = call.query()?;
     let text = query.text("domain").ok_or_else(|| OperatorRefusal::of("domain", "missing query parameter `domain`"))?;
     let unknown = || OperatorRefusal::UnknownDomain { host: text.to_owned() };
     let host = HostName::parse_domain(text).map_err(|_| unknown())?;

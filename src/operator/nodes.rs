@@ -13,7 +13,7 @@ use crate::store::registry::NodeRecord;
 
 /// `GET /v1/nodes`.
 pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
-    call.query(&[])?;
+    call.query()?;
     let registry = call.api.registry().await?;
     let (nodes, head) = (registry.nodes().await?, registry.head().await?);
     let data: Vec<_> = nodes.iter().map(as_json).collect();

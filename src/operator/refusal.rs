@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::TenantConfig;
 use crate::config::registered::json::{Faults, by_key};
+use crate::endpoint::NoEndpoint;
 use crate::registry::FollowError;
 use crate::registry::editing::EditRefused;
 use crate::reply::Reply;
@@ -26,7 +27,7 @@ pub(super) enum OperatorRefusal {
     /// 404.
     UnknownPath,
     /// 405.
-    MethodNotAllowed { allow: String },
+    MethodNotAllowed { allow: &'static str },
     /// 404: no such tenant.
     UnknownTenant { slug: String },
     /// 404: the tenant has no such host.
@@ -74,6 +75,15 @@ impl From<StoreError> for OperatorRefusal {
 impl From<WriteRefused> for OperatorRefusal {
     fn from(refused: WriteRefused) -> Self {
         Self::of_write(refused, &[])
+    }
+}
+
+impl From<NoEndpoint> for OperatorRefusal {
+    fn from(none: NoEndpoint) -> Self {
+        match none {
+            NoEndpoint::UnknownPath => Self::UnknownPath,
+            NoEndpoint::MethodNotAllowed { allow } => Self::MethodNotAllowed { allow },
+        }
     }
 }
 
@@ -133,7 +143,7 @@ impl OperatorRefusal {
             .with_header(RETRY_AFTER, HeaderValue::from_static("1")),
             Self::UnknownPath => message(StatusCode::NOT_FOUND, "Not found"),
             Self::MethodNotAllowed { allow } => {
-                let allow = HeaderValue::try_from(allow).expect("methods are ASCII");
+                let allow = HeaderValue::from_static(allow);
                 message(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed").with_header(ALLOW, allow)
             }
             Self::UnknownTenant { slug } => message(StatusCode::NOT_FOUND, &format!("There is no tenant `{slug}`")),

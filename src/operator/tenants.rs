@@ -38,7 +38,7 @@ const NOT_OPENED: &str = "its database was not opened, since too many calls of t
 
 /// `GET /v1/tenants`.
 pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
-    let query = call.query(&["after", "limit"])?;
+    let query = call.query()?;
     let after = query.number("after")?;
     let limit = query.integer("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
     let limit = u32::try_from(limit).unwrap_or(u32::MAX);
@@ -51,8 +51,9 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
 }
 
 /// `GET /v1/tenants/{slug}`.
-pub(super) async fn read(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRefusal> {
-    call.query(&[])?;
+pub(super) async fn read(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
+    let slug = call.slug();
+    call.query()?;
     let of_file = call.api.directory.load().config(slug).filter(|config| !config.origin.is_registered()).cloned();
     if let Some(config) = of_file {
         return Ok(Reply::json(StatusCode::OK, &json!({ "data": of_config(&config) })));
@@ -66,8 +67,9 @@ pub(super) async fn read(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorR
 }
 
 /// `PUT /v1/tenants/{slug}`: one call takes an account from sign-up to served.
-pub(super) async fn put(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRefusal> {
-    let query = call.query(&["migrate", "wait", "token", "link"])?;
+pub(super) async fn put(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
+    let slug = call.slug();
+    let query = call.query()?;
     let (migrate, wait) = (query.flag("migrate")?, query.wait()?);
     let link = query.text("link").map(sign_in_link::email).transpose();
     let link = link.map_err(|fault| OperatorRefusal::of("link", fault))?;
@@ -200,8 +202,9 @@ async fn close(database: Option<Store>) {
 }
 
 /// `DELETE /v1/tenants/{slug}`. Its database is kept.
-pub(super) async fn remove(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRefusal> {
-    let query = call.query(&["wait"])?;
+pub(super) async fn remove(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
+    let slug = call.slug();
+    let query = call.query()?;
     let (wait, expected) = (query.wait()?, expected(&call.head.headers)?);
     call.with_editor(|editor| editor.check_owner(slug)).await??;
     let registry = call.api.registry().await?;

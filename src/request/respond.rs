@@ -20,7 +20,7 @@ use super::encoding::{Encoding, SMALLEST};
 use super::streaming::{AnswerBody, STREAM_BYTES, StreamRecord, StreamedBody};
 use crate::error::{Refusal, abbreviate};
 use crate::gate::Connection;
-use crate::memory::{self, MemoryPermit, MemoryShare};
+use crate::memory::{MemoryPermit, MemoryShare, RowMemory};
 use crate::metrics::RequestMetrics;
 use crate::quota::Budget;
 use crate::reply::Reply;
@@ -99,19 +99,19 @@ impl AsRef<[u8]> for ReservedBody {
 ///
 /// # Errors
 /// [`Refusal::MemorySpent`].
-pub(super) fn reserve(mut reply: Reply, share: &MemoryShare) -> Result<Reply, Refusal> {
+pub(super) fn reserve(mut reply: Reply, share: &MemoryShare, rows: &RowMemory) -> Result<Reply, Refusal> {
     if reply.body.len() > UNCOUNTED || reply.rest.is_some() {
         let bytes = match &mut reply.rest {
             Some(rest) => {
-                rest.share = Some(share.clone());
+                rest.rows = Some(rows.clone());
                 STREAM_BYTES
             }
             None => 2 * reply.body.len(),
         };
-        reply.held = Some(match memory::take_rows() {
-            Some(mut rows) => {
-                rows.resize(bytes)?;
-                rows
+        reply.held = Some(match rows.take() {
+            Some(mut held) => {
+                held.resize(bytes)?;
+                held
             }
             None => share.reserve(bytes)?,
         });
@@ -180,7 +180,7 @@ pub(super) async fn build(
         body = Bytes::new();
     } else if let Some(rest) = rest {
         let mut response =
-            Response::new(StreamedBody::new(body, rest.parts, encoder, part_limit, (held, rest.share)).into());
+            Response::new(StreamedBody::new(body, rest.parts, encoder, part_limit, (held, rest.rows)).into());
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         return response;

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use super::encoding::Encoder;
 use super::text_of;
-use crate::memory::{MemoryPermit, MemoryShare};
+use crate::memory::{MemoryPermit, RowMemory};
 use crate::metrics::RequestMetrics;
 use crate::reply::{Parts, PartsError};
 use crate::store::with_causes;
@@ -162,11 +162,11 @@ impl StreamedBody {
         rest: Parts,
         encoder: Option<Encoder>,
         limit: Duration,
-        memory: (Option<MemoryPermit>, Option<MemoryShare>),
+        memory: (Option<MemoryPermit>, Option<RowMemory>),
     ) -> Self {
-        let (permit, share) = memory;
+        let (permit, rows) = memory;
         let rest = rest.map_err(CutOff::Unreadable);
-        let state = Producer { first: Some(first), rest: rest.boxed(), encoder, limit, share };
+        let state = Producer { first: Some(first), rest: rest.boxed(), encoder, limit, rows };
         let parts =
             try_unfold(state, |mut producer| async move { Ok(producer.next().await?.map(|part| (part, producer))) });
         Self { parts: parts.boxed(), bytes: 0, ending: StreamEnd::Open, record: None, _permit: permit }
@@ -231,7 +231,7 @@ struct Producer {
     encoder: Option<Encoder>,
     limit: Duration,
     /// Where the rows of a part are reserved while they are read.
-    share: Option<MemoryShare>,
+    rows: Option<RowMemory>,
 }
 
 impl Producer {
@@ -261,14 +261,15 @@ impl Producer {
 
     async fn next_of_rest(&mut self) -> Result<Option<Bytes>, CutOff> {
         let reading = AssertUnwindSafe(self.rest.next()).catch_unwind();
-        let reading = async {
-            match self.share.clone() {
-                Some(share) => share.serve_beyond(PART_ROWS, reading).await,
-                None => reading.await,
-            }
-        };
+        if let Some(rows) = &self.rows {
+            rows.begin_part(PART_ROWS);
+        }
         // Parts share state with other requests only behind locks and atomics.
-        match timeout(self.limit, reading).await {
+        let read = timeout(self.limit, reading).await;
+        if let Some(rows) = &self.rows {
+            rows.begin_part(PART_ROWS);
+        }
+        match read {
             Ok(Ok(part)) => part.transpose(),
             Ok(Err(panic)) => Err(CutOff::Panicked(text_of(&*panic))),
             Err(_) => Err(CutOff::TooSlow),

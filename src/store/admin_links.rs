@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::audit::{self, Actor, AuditEntry, Identity};
-use super::engine::{Retry, Transaction};
-use super::statement::{Row, Sql};
+use super::engine::{Transaction, retry};
+use super::statement::{Row, Sql, sql};
 use super::{Store, StoreError};
 
 /// What an administrator may do in the administration area.
@@ -83,28 +83,15 @@ impl Store {
         now: Timestamp,
         by: &Actor,
     ) -> Result<(), StoreError> {
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_create_admin_link(digest, link, now, by).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
-            }
-        }
-    }
-
-    async fn try_to_create_admin_link(
-        &self,
-        digest: &[u8; 32],
-        link: &AdminLink,
-        now: Timestamp,
-        by: &Actor,
-    ) -> Result<(), StoreError> {
-        let mut transaction = self.database.begin().await?;
-        insert(&mut transaction, digest, link, now).await?;
-        let details = json!({ "role": link.role.as_str(), "expires_at": audit::instant(link.expires_at) });
-        let entry = AuditEntry { action: "admin.link", subject: link.email.clone(), details };
-        audit::append(&mut transaction, by, entry, now).await?;
-        Ok(transaction.commit().await?)
+        retry::run(|| async move {
+            let mut transaction = self.database.begin().await?;
+            insert(&mut transaction, digest, link, now).await?;
+            let details = json!({ "role": link.role.as_str(), "expires_at": audit::instant(link.expires_at) });
+            let entry = AuditEntry { action: "admin.link", subject: link.email.clone(), details };
+            audit::append(&mut transaction, by, entry, now).await?;
+            Ok(transaction.commit().await?)
+        })
+        .await
     }
 
     /// Stores a link for a person that a provider has just identified, and deletes expired links. The audit log has the session that it becomes.
@@ -117,24 +104,12 @@ impl Store {
         link: &AdminLink,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_offer_admin_session(digest, link, now).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
-            }
-        }
-    }
-
-    async fn try_to_offer_admin_session(
-        &self,
-        digest: &[u8; 32],
-        link: &AdminLink,
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
-        let mut transaction = self.database.begin().await?;
-        insert(&mut transaction, digest, link, now).await?;
-        Ok(transaction.commit().await?)
+        retry::run(|| async move {
+            let mut transaction = self.database.begin().await?;
+            insert(&mut transaction, digest, link, now).await?;
+            Ok(transaction.commit().await?)
+        })
+        .await
     }
 
     /// The link with a digest, unless it has expired or was used.
@@ -143,9 +118,12 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_admin_link(&self, digest: &[u8; 32], now: Timestamp) -> Result<Option<AdminLink>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push(COLUMNS).push(" FROM admin_links");
-        write_valid(&mut sql, digest, now);
+        let sql = sql!(
+            "SELECT {+columns} FROM admin_links WHERE digest = {digest} AND expires_at > {now}",
+            columns = Sql::text(COLUMNS),
+            digest,
+            now,
+        );
         let row = reader.fetch_optional(sql).await?;
         Ok(row.as_ref().map(AdminLink::read).transpose()?)
     }
@@ -168,16 +146,23 @@ async fn insert(
     link: &AdminLink,
     now: Timestamp,
 ) -> Result<(), sqlx::Error> {
-    let mut expired = transaction.sql();
-    expired.push("DELETE FROM admin_links WHERE expires_at <= ").bind(now);
+    let expired = sql!(
+        "DELETE FROM admin_links WHERE expires_at <= {now} {scans: only links that can still be used are kept}",
+        now,
+    );
     transaction.execute(expired).await?;
-    let (issuer, subject) = link.identity.clone().map(|identity| (identity.issuer, identity.subject)).unzip();
-    let mut insert = transaction.sql();
-    insert
-        .push("INSERT INTO admin_links (digest, email, name, role, issuer, subject, created_at, expires_at) VALUES (");
-    insert.bind(digest.to_vec()).push(", ").bind(link.email.as_str()).push(", ").bind(link.name.clone());
-    insert.push(", ").bind(link.role.as_str()).push(", ").bind(issuer).push(", ").bind(subject);
-    insert.push(", ").bind(now).push(", ").bind(link.expires_at).push(")");
+    let insert = sql!(
+        "INSERT INTO admin_links (digest, email, name, role, issuer, subject, created_at, expires_at)
+         VALUES ({digest}, {email}, {name}, {role}, {issuer}, {subject}, {now}, {expires_at})",
+        digest,
+        email = &link.email,
+        name = link.name.as_deref(),
+        role = link.role.as_str(),
+        issuer = link.identity.as_ref().map(|identity| &*identity.issuer),
+        subject = link.identity.as_ref().map(|identity| &*identity.subject),
+        now,
+        expires_at = link.expires_at,
+    );
     transaction.execute(insert).await?;
     Ok(())
 }
@@ -188,14 +173,12 @@ pub(super) async fn redeem(
     digest: &[u8; 32],
     now: Timestamp,
 ) -> Result<Option<AdminLink>, sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("DELETE FROM admin_links");
-    write_valid(&mut sql, digest, now);
-    sql.push(" RETURNING ").push(COLUMNS);
+    let sql = sql!(
+        "DELETE FROM admin_links WHERE digest = {digest} AND expires_at > {now} RETURNING {+columns}",
+        digest,
+        now,
+        columns = Sql::text(COLUMNS),
+    );
     let row = transaction.connection().fetch_optional(sql).await?;
     row.as_ref().map(AdminLink::read).transpose()
-}
-
-fn write_valid(sql: &mut Sql, digest: &[u8; 32], now: Timestamp) {
-    sql.push(" WHERE digest = ").bind(digest.to_vec()).push(" AND expires_at > ").bind(now);
 }

@@ -2,7 +2,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::tokens::COLUMNS;
+use super::statement::{Sql, sql};
+use super::tokens::{COLUMNS, is_active};
 use super::{Store, StoreError, TokenRecord};
 
 /// Tokens that expire within this time need attention. Larger: administrators get used to the hint. Smaller: a holiday
@@ -44,11 +45,15 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn count_tokens(&self, now: Timestamp) -> Result<TokenCounts, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT count(*), count(CASE WHEN expires_at <= ").bind(now + EXPIRES_SOON);
-        sql.push(" THEN 1 END), count(CASE WHEN coalesce(last_used_at, created_at) < ").bind(now - UNUSED);
-        sql.push(" THEN 1 END) FROM tokens WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ");
-        sql.bind(now).push(")");
+        let sql = sql!(
+            "SELECT count(*), count(CASE WHEN {+expires_soon} THEN 1 END), count(CASE WHEN {+is_unused} THEN 1 END)
+             FROM tokens
+             WHERE {+is_active}
+             {scans: an account has few tokens that are valid}",
+            expires_soon = expires_soon(now),
+            is_unused = is_unused(now),
+            is_active = is_active(now),
+        );
         let row = reader.fetch_one(sql).await?;
         Ok(TokenCounts { active: row.get(0)?, expire_soon: row.get(1)?, unused: row.get(2)? })
     }
@@ -65,17 +70,21 @@ impl Store {
         now: Timestamp,
     ) -> Result<Vec<TokenRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push(COLUMNS).push(" FROM tokens WHERE id < ").bind(before.unwrap_or(i64::MAX));
-        if filter != TokenFilter::All {
-            sql.push(" AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ").bind(now).push(")");
-        }
-        match filter {
-            TokenFilter::ExpireSoon => sql.push(" AND expires_at <= ").bind(now + EXPIRES_SOON),
-            TokenFilter::Unused => sql.push(" AND coalesce(last_used_at, created_at) < ").bind(now - UNUSED),
-            TokenFilter::Active | TokenFilter::All => &mut sql,
+        let conditions = match filter {
+            TokenFilter::Active => vec![is_active(now)],
+            TokenFilter::ExpireSoon => vec![is_active(now), expires_soon(now)],
+            TokenFilter::Unused => vec![is_active(now), is_unused(now)],
+            TokenFilter::All => vec![Sql::text("TRUE")],
         };
-        sql.push(" ORDER BY id DESC LIMIT ").bind(i64::from(limit));
+        let sql = sql!(
+            "SELECT {+columns} FROM tokens
+             WHERE id < {before} AND {+conditions}
+             ORDER BY id DESC LIMIT {limit}",
+            columns = Sql::text(COLUMNS),
+            before = before.unwrap_or(i64::MAX),
+            conditions = Sql::joined(conditions, " AND "),
+            limit,
+        );
         let rows = reader.fetch_all(sql).await?;
         Ok(rows.iter().map(TokenRecord::read).collect::<Result<_, _>>()?)
     }
@@ -86,10 +95,20 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn count_troubled_subscriptions(&self) -> Result<(i64, i64), StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT count(CASE WHEN state = 'failing' THEN 1 END), ");
-        sql.push("count(CASE WHEN state IN ('disabled', 'gone') THEN 1 END) FROM subscriptions");
+        let sql = sql!(
+            "SELECT count(CASE WHEN state = 'failing' THEN 1 END),
+               count(CASE WHEN state IN ('disabled', 'gone') THEN 1 END)
+             FROM subscriptions"
+        );
         let row = reader.fetch_one(sql).await?;
         Ok((row.get(0)?, row.get(1)?))
     }
+}
+
+fn expires_soon(now: Timestamp) -> Sql {
+    sql!("expires_at <= {soon}", soon = now + EXPIRES_SOON)
+}
+
+fn is_unused(now: Timestamp) -> Sql {
+    sql!("coalesce(last_used_at, created_at) < {long_ago}", long_ago = now - UNUSED)
 }

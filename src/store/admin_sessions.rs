@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::audit::{self, Actor, AuditEntry, AuditSource, Identity};
-use super::engine::Retry;
-use super::statement::Row;
+use super::engine::retry;
+use super::statement::{Row, Sql, sql};
 use super::{AdminRole, Store, StoreError, admin_links};
 
 /// How many sessions a list shows.
@@ -109,46 +109,47 @@ impl Store {
         idle: Duration,
         now: Timestamp,
     ) -> Result<Option<AdminSession>, StoreError> {
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_sign_in(link, session, idle, now).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
-            }
-        }
-    }
-
-    async fn try_to_sign_in(
-        &self,
-        link: &[u8; 32],
-        session: &NewAdminSession,
-        idle: Duration,
-        now: Timestamp,
-    ) -> Result<Option<AdminSession>, StoreError> {
-        let mut transaction = self.database.begin().await?;
-        let Some(link) = admin_links::redeem(&mut transaction, link, now).await? else { return Ok(None) };
-        let mut ended = transaction.sql();
-        ended.push("DELETE FROM admin_sessions WHERE expires_at <= ").bind(now);
-        ended.push(" OR last_seen_at <= ").bind(now - idle);
-        transaction.execute(ended).await?;
-        let mut insert = transaction.sql();
-        let by = if link.identity.is_some() { "oidc" } else { "link" };
-        let (issuer, subject) = link.identity.map(|identity| (identity.issuer, identity.subject)).unzip();
-        insert.push("INSERT INTO admin_sessions (digest, email, name, role, issuer, subject, created_at, ");
-        insert.push("last_seen_at, expires_at, network, user_agent) VALUES (").bind(session.digest.to_vec());
-        insert.push(", ").bind(link.email).push(", ").bind(link.name).push(", ").bind(link.role.as_str());
-        insert.push(", ").bind(issuer).push(", ").bind(subject);
-        insert.push(", ").bind(now).push(", ").bind(now).push(", ").bind(session.expires_at);
-        insert.push(", ").bind(session.network.as_str()).push(", ").bind(session.user_agent.as_str());
-        insert.push(") RETURNING ").push(COLUMNS);
-        let rows = transaction.fetch_all(insert).await?;
-        let session = rows.first().map(AdminSession::read).ok_or(sqlx::Error::RowNotFound)??;
-        let details = json!({ "role": session.role.as_str(), "by": by });
-        let entry = AuditEntry { action: "session.start", subject: session.email.clone(), details };
-        let actor = session.actor(Some(session.network.clone()));
-        audit::append(&mut transaction, &actor, entry, now).await?;
-        transaction.commit().await?;
-        Ok(Some(session))
+        retry::run(|| async move {
+            let mut transaction = self.database.begin().await?;
+            let Some(link) = admin_links::redeem(&mut transaction, link, now).await? else { return Ok(None) };
+            let ended = sql!(
+                "DELETE FROM admin_sessions
+                 WHERE expires_at <= {now} OR last_seen_at <= {unused_since}
+                 {scans: only sessions that have not ended are kept}",
+                now,
+                unused_since = now - idle,
+            );
+            transaction.execute(ended).await?;
+            let by = if link.identity.is_some() { "oidc" } else { "link" };
+            let (issuer, subject) = link.identity.map(|identity| (identity.issuer, identity.subject)).unzip();
+            let insert = sql!(
+                "INSERT INTO admin_sessions (digest, email, name, role, issuer, subject, created_at, last_seen_at,
+                   expires_at, network, user_agent)
+                 VALUES ({digest}, {email}, {name}, {role}, {issuer}, {subject}, {now}, {now},
+                   {expires_at}, {network}, {user_agent})
+                 RETURNING {+columns}",
+                digest = &session.digest,
+                email = link.email,
+                name = link.name,
+                role = link.role.as_str(),
+                issuer,
+                subject,
+                now,
+                expires_at = session.expires_at,
+                network = &session.network,
+                user_agent = &session.user_agent,
+                columns = Sql::text(COLUMNS),
+            );
+            let rows = transaction.fetch_all(insert).await?;
+            let session = rows.first().map(AdminSession::read).ok_or(sqlx::Error::RowNotFound)??;
+            let details = json!({ "role": session.role.as_str(), "by": by });
+            let entry = AuditEntry { action: "session.start", subject: session.email.clone(), details };
+            let actor = session.actor(Some(session.network.clone()));
+            audit::append(&mut transaction, &actor, entry, now).await?;
+            transaction.commit().await?;
+            Ok(Some(session))
+        })
+        .await
     }
 
     /// The session with a digest, if it has not ended.
@@ -162,9 +163,14 @@ impl Store {
         now: Timestamp,
     ) -> Result<Option<AdminSession>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push(COLUMNS).push(" FROM admin_sessions WHERE digest = ").bind(digest.to_vec());
-        sql.push(" AND expires_at > ").bind(now).push(" AND last_seen_at > ").bind(now - idle);
+        let sql = sql!(
+            "SELECT {+columns} FROM admin_sessions
+             WHERE digest = {digest} AND expires_at > {now} AND last_seen_at > {unused_since}",
+            columns = Sql::text(COLUMNS),
+            digest,
+            now,
+            unused_since = now - idle,
+        );
         let row = reader.fetch_optional(sql).await?;
         Ok(row.as_ref().map(AdminSession::read).transpose()?)
     }
@@ -174,9 +180,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn touch_admin_session(&self, id: i64, now: Timestamp) -> Result<(), StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("UPDATE admin_sessions SET last_seen_at = ").bind(now).push(" WHERE id = ").bind(id);
-        sql.push(" AND last_seen_at < ").bind(now);
+        let sql =
+            sql!("UPDATE admin_sessions SET last_seen_at = {now} WHERE id = {id} AND last_seen_at < {now}", now, id,);
         self.database.execute(sql).await?;
         Ok(())
     }
@@ -187,10 +192,16 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_admin_sessions(&self, idle: Duration, now: Timestamp) -> Result<Vec<AdminSession>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push(COLUMNS).push(" FROM admin_sessions WHERE expires_at > ").bind(now);
-        sql.push(" AND last_seen_at > ").bind(now - idle).push(" ORDER BY last_seen_at DESC, id DESC LIMIT ");
-        sql.bind(MAX_LISTED);
+        let sql = sql!(
+            "SELECT {+columns} FROM admin_sessions
+             WHERE expires_at > {now} AND last_seen_at > {unused_since}
+             ORDER BY last_seen_at DESC, id DESC LIMIT {most}
+             {scans: only sessions that have not ended are kept}",
+            columns = Sql::text(COLUMNS),
+            now,
+            unused_since = now - idle,
+            most = MAX_LISTED,
+        );
         let rows = reader.fetch_all(sql).await?;
         Ok(rows.iter().map(AdminSession::read).collect::<Result<_, _>>()?)
     }
@@ -205,29 +216,20 @@ impl Store {
         now: Timestamp,
         by: &Actor,
     ) -> Result<usize, StoreError> {
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_end_sessions(which, now, by).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
+        retry::run(|| async move {
+            let mut transaction = self.database.begin().await?;
+            let end = match which {
+                EndedSessions::One(id) => sql!("DELETE FROM admin_sessions WHERE id = {id} RETURNING email", id),
+                EndedSessions::All => sql!("DELETE FROM admin_sessions RETURNING email {scans: all of them end}"),
+            };
+            let ended = transaction.fetch_all(end).await?;
+            for row in &ended {
+                let entry = AuditEntry { action: "session.end", subject: row.get(0)?, details: json!({}) };
+                audit::append(&mut transaction, by, entry, now).await?;
             }
-        }
-    }
-
-    async fn try_to_end_sessions(&self, which: EndedSessions, now: Timestamp, by: &Actor) -> Result<usize, StoreError> {
-        let mut transaction = self.database.begin().await?;
-        let mut sql = transaction.sql();
-        sql.push("DELETE FROM admin_sessions");
-        if let EndedSessions::One(id) = which {
-            sql.push(" WHERE id = ").bind(id);
-        }
-        sql.push(" RETURNING email");
-        let ended = transaction.fetch_all(sql).await?;
-        for row in &ended {
-            let entry = AuditEntry { action: "session.end", subject: row.get(0)?, details: json!({}) };
-            audit::append(&mut transaction, by, entry, now).await?;
-        }
-        transaction.commit().await?;
-        Ok(ended.len())
+            transaction.commit().await?;
+            Ok(ended.len())
+        })
+        .await
     }
 }

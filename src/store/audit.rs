@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 
 use self::chain::SALT;
 pub use self::verdict::AuditVerdict;
-use super::engine::{Retry, Transaction};
-use super::statement::{Row, Sql};
+use super::engine::{Transaction, retry};
+use super::statement::{Row, Sql, sql};
 use super::{Store, StoreError};
 
 /// Through what a change was made.
@@ -191,9 +191,8 @@ pub(super) async fn append(
         details.insert("iss".to_owned(), identity.issuer.as_str().into());
         details.insert("sub".to_owned(), identity.subject.as_str().into());
     }
-    let mut state = transaction.sql();
-    state.push("SELECT last_id, digest FROM audit_state").push_either(" FOR UPDATE", "");
-    let state = transaction.connection().fetch_one(state).await?;
+    let lock = sql!("SELECT last_id, digest FROM audit_state {pg: FOR UPDATE}");
+    let state = transaction.connection().fetch_one(lock).await?;
     let (last, before) = (state.get::<i64>(0)?, state.get::<Vec<u8>>(1)?);
     let mut record = AuditRecord {
         id: last + 1,
@@ -213,19 +212,29 @@ pub(super) async fn append(
     }
     record.digest = record.digest_after(&before).expect("it has salts").to_vec();
 
-    let mut update = transaction.sql();
-    update.push("UPDATE audit_state SET last_id = ").bind(record.id);
-    update.push(", digest = ").bind(record.digest.clone());
+    let AuditRecord { id, at, actor, source, network, action, subject, details, salts, digest } = record;
+    let update = sql!("UPDATE audit_state SET last_id = {id}, digest = {digest}", id, digest = digest.clone());
     transaction.execute(update).await?;
-    let mut insert = transaction.sql();
-    insert.push("INSERT INTO audit_log (").push(COLUMNS).push(") VALUES (").bind(record.id);
-    insert.push(", ").bind(record.at).push(", ").bind(record.actor).push(", ").bind(record.source);
-    insert.push(", ").bind(record.network).push(", ").bind(record.action).push(", ").bind(record.subject);
-    insert.push(", ").bind(record.details).push(", ").bind(record.digest);
-    for salt in record.salts {
-        insert.push(", ").bind(salt);
-    }
-    insert.push(")");
+    let [actor_salt, network_salt, subject_salt, details_salt] = salts;
+    let insert = sql!(
+        "INSERT INTO audit_log (id, at, actor, source, network, action, subject, details, digest,
+           actor_salt, network_salt, subject_salt, details_salt)
+         VALUES ({id}, {at}, {actor}, {source}, {network}, {action}, {subject}, {details}, {digest},
+           {actor_salt}, {network_salt}, {subject_salt}, {details_salt})",
+        id,
+        at,
+        actor,
+        source,
+        network,
+        action,
+        subject,
+        details,
+        digest,
+        actor_salt,
+        network_salt,
+        subject_salt,
+        details_salt,
+    );
     transaction.execute(insert).await?;
     Ok(())
 }
@@ -236,19 +245,13 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn audit(&self, actor: &Actor, entry: AuditEntry, now: Timestamp) -> Result<(), StoreError> {
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_audit(actor, entry.clone(), now).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
-            }
-        }
-    }
-
-    async fn try_to_audit(&self, actor: &Actor, entry: AuditEntry, now: Timestamp) -> Result<(), StoreError> {
-        let mut transaction = self.database.begin().await?;
-        append(&mut transaction, actor, entry, now).await?;
-        Ok(transaction.commit().await?)
+        let entry = &entry;
+        retry::run(|| async move {
+            let mut transaction = self.database.begin().await?;
+            append(&mut transaction, actor, entry.clone(), now).await?;
+            Ok(transaction.commit().await?)
+        })
+        .await
     }
 
     /// The rows that match a filter, the newest first, at most `limit`; those before the row `before`, if given.
@@ -262,26 +265,27 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<AuditRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push(COLUMNS).push(" FROM audit_log WHERE id < ").bind(before.unwrap_or(i64::MAX));
-        write_filter(&mut sql, filter);
-        sql.push(" ORDER BY id DESC LIMIT ").bind(i64::from(limit));
+        let sql = sql!(
+            "SELECT {+columns} FROM audit_log
+             WHERE id < {before}{+filter}
+             ORDER BY id DESC LIMIT {limit}",
+            columns = Sql::text(COLUMNS),
+            before = before.unwrap_or(i64::MAX),
+            filter = matches(filter),
+            limit,
+        );
         let rows = reader.fetch_all(sql).await?;
         Ok(rows.iter().map(AuditRecord::read).collect::<Result<_, _>>()?)
     }
 }
 
-fn write_filter(sql: &mut Sql, filter: &AuditFilter) {
-    if let Some(actor) = &filter.actor {
-        sql.push(" AND actor = ").bind(actor.as_str());
-    }
-    if let Some(action) = &filter.action {
-        sql.push(" AND action = ").bind(action.as_str());
-    }
-    if let Some(since) = filter.since {
-        sql.push(" AND at >= ").bind(since);
-    }
-    if let Some(until) = filter.until {
-        sql.push(" AND at <= ").bind(until);
-    }
+/// The conditions of a filter, each after ` AND `.
+fn matches(AuditFilter { actor, action, since, until }: &AuditFilter) -> Sql {
+    let conditions = [
+        actor.as_ref().map(|actor| sql!(" AND actor = {actor}", actor)),
+        action.as_ref().map(|action| sql!(" AND action = {action}", action)),
+        since.map(|since| sql!(" AND at >= {since}", since)),
+        until.map(|until| sql!(" AND at <= {until}", until)),
+    ];
+    Sql::joined(conditions.into_iter().flatten(), "")
 }

@@ -21,14 +21,15 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::engine::{Database, Retry};
+use super::engine::{Database, retry};
 use super::settle::{Settled, Settler, place_noted, settle_all};
+use super::statement::{Sql, sql};
 use super::submissions::Submissions;
 use super::subscriptions::note_lost_deletions;
 use super::{Actor, AuditEntry, Store, StoreError, audit};
 use reading::{LogState, read_page};
 pub use stamps::LogMark;
-pub(super) use stamps::{stamp, write_is_in_log, write_stamp_of};
+pub(super) use stamps::{is_in_log, stamp, stamp_of};
 
 /// How long the log keeps a deletion. A reader that was away for longer has to begin again.
 ///
@@ -60,6 +61,12 @@ const DROP_EVENTS: &str = "DELETE FROM webhook_events; \
 
 /// An expression: a new random epoch of the log.
 pub(super) const NEW_EPOCH: [&str; 2] = ["replace(gen_random_uuid()::text, '-', '')", "lower(hex(randomblob(16)))"];
+
+/// The same as a part of a statement.
+pub(super) fn new_epoch() -> Sql {
+    let [postgres, sqlite] = NEW_EPOCH.map(Sql::text);
+    sql!("{pg: {+postgres} | lite: {+sqlite}}", postgres, sqlite)
+}
 
 /// How many requests of an account wait for changes at once, on each node. Others are answered at once.
 ///
@@ -164,24 +171,33 @@ pub enum LostCursor {
 
 /// Removes the deletions and the stamps that are no longer kept, and notes how far they went.
 pub(super) async fn forget_old(database: &Database) -> Result<(), StoreError> {
-    const OLD_DELETIONS: &str = " FROM submission_changes WHERE deleted AND shown_in = submission_id AND changed_at < ";
-    const OLD_MOVES: &str = " FROM submission_moves WHERE changed_at < ";
     if !database.limits().deletes_old_rows {
         return Ok(());
     }
     let until = Timestamp::now() - KEPT;
     let mut transaction = Settler::begin_for_a_command(database).await?;
     note_lost_deletions(&mut transaction, until).await?;
-    let mut sql = transaction.sql();
-    sql.push(
-        "UPDATE change_state SET forgotten_seq = (SELECT max(seq) FROM (SELECT forgotten_seq AS seq FROM change_state ",
+    let forgotten = sql!(
+        "UPDATE change_state SET forgotten_seq = (
+           SELECT max(seq) FROM (
+             SELECT forgotten_seq AS seq FROM change_state
+             UNION ALL
+             SELECT seq FROM submission_changes WHERE deleted AND shown_in = submission_id AND changed_at < {until}
+             UNION ALL
+             SELECT seq FROM submission_moves WHERE changed_at < {until}) AS old)
+         {scans: moves are few, and this is a task in the background}",
+        until,
     );
-    sql.push("UNION ALL SELECT seq").push(OLD_DELETIONS).bind(until);
-    sql.push(" UNION ALL SELECT seq").push(OLD_MOVES).bind(until).push(") AS old)");
-    transaction.execute(sql).await?;
-    for old in [OLD_DELETIONS, OLD_MOVES] {
-        let mut sql = transaction.sql();
-        sql.push("DELETE").push(old).bind(until);
+    let deletions = sql!(
+        "DELETE FROM submission_changes WHERE deleted AND shown_in = submission_id AND changed_at < {until}",
+        until,
+    );
+    let moves = sql!(
+        "DELETE FROM submission_moves WHERE changed_at < {until}
+         {scans: moves are few, and this is a task in the background}",
+        until,
+    );
+    for sql in [forgotten, deletions, moves] {
         transaction.execute(sql).await?;
     }
     stamps::forget(&mut transaction, until).await?;
@@ -195,40 +211,28 @@ impl Store {
     /// [`StoreError::Unsettled`] if what was committed before can't be numbered in time; [`StoreError::Unavailable`],
     /// [`StoreError::Statement`].
     pub async fn changes(&self, from: &ChangesFrom, forms: &[i64], limit: u32) -> Result<ChangesRead, StoreError> {
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_read_changes(from, forms, limit).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
+        retry::run(|| async move {
+            let (mut read, is_numbered) = self.read_changes(from, forms, limit).await?;
+            if is_numbered {
+                return Ok(read);
             }
-        }
-    }
-
-    async fn try_to_read_changes(
-        &self,
-        from: &ChangesFrom,
-        forms: &[i64],
-        limit: u32,
-    ) -> Result<ChangesRead, StoreError> {
-        let (mut read, is_numbered) = self.read_changes(from, forms, limit).await?;
-        if is_numbered {
-            return Ok(read);
-        }
-        for _ in 0..MAX_TRIES {
-            // Numbers can't be given while nothing can be written.
-            if self.settle().await? == Settled::CannotWrite {
-                return Err(StoreError::Unsettled);
+            for _ in 0..MAX_TRIES {
+                // Numbers can't be given while nothing can be written.
+                if self.settle().await? == Settled::CannotWrite {
+                    return Err(StoreError::Unsettled);
+                }
+                if !forms.is_empty() {
+                    place_noted(&self.database).await?;
+                }
+                (read, _) = self.read_changes(from, forms, limit).await?;
+                // Writes since then are not waited for.
+                if !matches!(&read, ChangesRead::Page(page) if page.changes.is_empty() && page.has_more) {
+                    break;
+                }
             }
-            if !forms.is_empty() {
-                place_noted(&self.database).await?;
-            }
-            (read, _) = self.read_changes(from, forms, limit).await?;
-            // Writes since then are not waited for.
-            if !matches!(&read, ChangesRead::Page(page) if page.changes.is_empty() && page.has_more) {
-                break;
-            }
-        }
-        Ok(read)
+            Ok(read)
+        })
+        .await
     }
 
     /// A page, and whether everything that was committed before had a number.
@@ -282,9 +286,7 @@ impl Store {
         if waiting == WaitingEvents::Dropped {
             transaction.command(DROP_EVENTS).await?;
         }
-        let mut sql = transaction.sql();
-        sql.push("UPDATE change_state SET epoch = ").push_each(NEW_EPOCH);
-        transaction.execute(sql).await?;
+        transaction.execute(sql!("UPDATE change_state SET epoch = {+epoch}", epoch = new_epoch())).await?;
         let entry =
             AuditEntry { action: "changes.reset", subject: "change log".to_owned(), details: waiting.details() };
         audit::append(&mut transaction, by, entry, Timestamp::now()).await?;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, truth};
+use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Sql, sql, truth};
 use super::totals::{CountedList, STALE, not_negative};
 use super::{Store, StoreError};
 
@@ -56,9 +56,6 @@ impl ListRecord<'_> for Element {
     }
 }
 
-/// The forms that are listed: those of the index `forms_listed`, which `listed_counts` counts.
-const LISTED: &str = " FROM forms WHERE NOT disabled AND parent_id IS NULL";
-
 impl Store {
     /// One page of the active top-level forms, by id.
     ///
@@ -66,17 +63,20 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_forms(&self, page: PageRequest) -> Result<Page<FormSummary>, StoreError> {
         let reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        let position = CountedList::Forms.write_skipped(&mut sql, page);
-        sql.push("SELECT ");
-        CountedList::Forms.write_total(&mut sql);
-        sql.push(", ").push(STALE).push(", (").push_records(&["id", "name", "anonymous"]);
-        sql.push(" FROM (SELECT id, name, anonymous").push(LISTED);
-        position.write_condition(&mut sql, "id");
-        sql.push(" ORDER BY id");
-        position.write_limit(&mut sql);
-        sql.push(") AS page)");
-        let row = self.fetch_list(reader, sql).await?;
+        let start = CountedList::Forms.start_of(page);
+        let sql = sql!(
+            "SELECT {+total}, {+stale},
+               ({records: id, name, anonymous}
+                FROM (SELECT id, name, anonymous FROM forms
+                      WHERE NOT disabled AND parent_id IS NULL{+behind_skipped}
+                      ORDER BY id{+limit}) AS page)
+             {scans: all forms are counted if all counts may be wrong}",
+            total = CountedList::Forms.total(),
+            stale = Sql::text(STALE),
+            behind_skipped = start.behind_skipped("id"),
+            limit = start.limit(),
+        );
+        let row = self.fetch_list(reader, start.with_skipped(sql)).await?;
         Ok(Page { items: row.records(2)?, total: not_negative(row.get(0)?) })
     }
 
@@ -86,10 +86,13 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_form(&self, id: i64) -> Result<Option<Form>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT name, anonymous, (").push_records(&["id", "gid", "name", "type"]);
-        sql.push(" FROM (SELECT * FROM elements WHERE form_id = forms.id ORDER BY position, id) AS e) FROM forms");
-        sql.push(" WHERE id = ").bind(id);
+        let sql = sql!(
+            "SELECT name, anonymous,
+               ({records: id, gid, name, type}
+                FROM (SELECT * FROM elements WHERE form_id = forms.id ORDER BY position, id) AS e)
+             FROM forms WHERE id = {id}",
+            id,
+        );
         let rows = reader.fetch_all(sql).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let summary = FormSummary { id, name: row.get(0)?, anonymous: row.get(1)? };

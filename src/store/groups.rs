@@ -16,8 +16,8 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
-use super::engine::{Retry, hold_row_memory};
-use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Row, Sql, truth};
+use super::engine::{HeldRows, retry};
+use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Row, Sql, sql, truth};
 use super::totals::{CountedList, MEMBERS, PageStart, STALE, not_negative, read_not_negative};
 use super::{Store, StoreError, Texts};
 
@@ -121,9 +121,9 @@ impl Members {
     }
 
     /// Adds the member in the first two columns of a row.
-    fn add(&mut self, row: &Row) -> Result<(), sqlx::Error> {
+    fn add(&mut self, row: &Row, held: &HeldRows) -> Result<(), sqlx::Error> {
         let (email, name) = (row.text(0)?, row.text(1)?);
-        hold_row_memory(email.len() + name.len() + 2 * size_of::<u32>())?;
+        held.hold(email.len() + name.len() + 2 * size_of::<u32>())?;
         self.emails.push(email);
         self.names.push(name);
         Ok(())
@@ -150,21 +150,25 @@ impl ListRecord<'_> for GroupSummary {
     }
 }
 
-fn write_listed(sql: &mut Sql, filter: &GroupFilter) {
-    sql.push(" FROM groups g WHERE true");
-    if filter.managed {
-        sql.push(" AND g.managed");
-    }
-    if let Some(external_id) = &filter.external_id {
-        sql.push(" AND g.external_id = ").bind(external_id.as_str());
+impl GroupFilter {
+    /// A condition: the group `g` is listed.
+    fn is_listed(&self) -> Sql {
+        let conditions = [
+            Some(Sql::text("true")),
+            self.managed.then(|| Sql::text("g.managed")),
+            self.external_id.as_ref().map(|external_id| sql!("g.external_id = {external_id}", external_id)),
+        ];
+        Sql::joined(conditions.into_iter().flatten(), " AND ")
     }
 }
 
-/// Adds an expression: how many members a group `g` has.
-fn write_member_count(sql: &mut Sql) {
-    sql.push("CASE WHEN g.built_in THEN ");
-    CountedList::Users.write_total(sql);
-    sql.push(" ELSE ").push(MEMBERS).push(" END");
+/// How many members a group `g` has.
+fn member_count() -> Sql {
+    sql!(
+        "CASE WHEN g.built_in THEN {+user_count} ELSE {+members} END",
+        user_count = CountedList::Users.total(),
+        members = Sql::text(MEMBERS),
+    )
 }
 
 impl Store {
@@ -174,32 +178,29 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_groups(&self, filter: &GroupFilter, page: PageRequest) -> Result<Page<GroupSummary>, StoreError> {
         let reader = self.database.reader().await?;
-        let mut sql = reader.sql();
         let list = if filter.managed { CountedList::ManagedGroups } else { CountedList::Groups };
         // At most one group has an identifier.
-        let position = match &filter.external_id {
-            None => list.write_skipped(&mut sql, page),
-            Some(_) => PageStart::Offset(page),
+        let (start, total) = match &filter.external_id {
+            None => (list.start_of(page), list.total()),
+            Some(_) => {
+                let is_listed = filter.is_listed();
+                (PageStart::Offset(page), sql!("(SELECT count(*) FROM groups g WHERE {+is_listed})", is_listed))
+            }
         };
-        sql.push("SELECT ");
-        if filter.external_id.is_none() {
-            list.write_total(&mut sql);
-        } else {
-            sql.push("(SELECT count(*)");
-            write_listed(&mut sql, filter);
-            sql.push(")");
-        }
-        sql.push(", ").push(STALE).push(", (");
-        sql.push_records(&["g.id", "g.name", "g.external_id", "g.managed", "g.members"]);
-        sql.push(" FROM (SELECT g.id, g.name, g.external_id, g.managed, ");
-        write_member_count(&mut sql);
-        sql.push(" AS members FROM (SELECT *");
-        write_listed(&mut sql, filter);
-        position.write_condition(&mut sql, "g.id");
-        sql.push(" ORDER BY g.id");
-        position.write_limit(&mut sql);
-        sql.push(") AS g ORDER BY g.id) AS g)");
-        let row = self.fetch_list(reader, sql).await?;
+        let sql = sql!(
+            "SELECT {+total}, {+stale},
+               ({records: g.id, g.name, g.external_id, g.managed, g.members}
+                FROM (SELECT g.id, g.name, g.external_id, g.managed, {+member_count} AS members
+                      FROM (SELECT * FROM groups g WHERE {+is_listed}{+behind_skipped} ORDER BY g.id{+limit}) AS g
+                      ORDER BY g.id) AS g)",
+            total,
+            stale = Sql::text(STALE),
+            member_count = member_count(),
+            is_listed = filter.is_listed(),
+            behind_skipped = start.behind_skipped("g.id"),
+            limit = start.limit(),
+        );
+        let row = self.fetch_list(reader, start.with_skipped(sql)).await?;
         Ok(Page { items: row.records(2)?, total: not_negative(row.get(0)?) })
     }
 
@@ -210,29 +211,34 @@ impl Store {
     /// [`StoreError::MemorySpent`], [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_group(&self, id: i64) -> Result<Option<Group>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
         // A generic plan from a time with few users would read all of them for each member.
-        sql.force_custom_plan().push("SELECT name, detail, folded, user_id, managed, built_in, members FROM (");
-        sql.push("SELECT g.name, g.external_id AS detail, g.managed, g.built_in, ");
-        write_member_count(&mut sql);
-        sql.push(" AS members, NULL AS folded, 0 AS user_id FROM groups g WHERE g.id = ").bind(id);
-        sql.push(" UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, u.email_folded, u.id FROM groups g ");
-        sql.push("JOIN group_members m ON m.group_id = g.id JOIN users u ON u.id = m.user_id ");
-        sql.push("WHERE NOT g.built_in AND g.id = ").bind(id);
-        sql.push(" AND ").push(MEMBERS).push(" <= ").bind(MAX_MEMBERS_AT_ONCE);
-        sql.push(" UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, u.email_folded, u.id FROM users u ");
-        sql.push("WHERE CASE WHEN (SELECT g.built_in FROM groups g WHERE g.id = ").bind(id);
-        sql.push(") THEN ");
-        CountedList::Users.write_total(&mut sql);
-        sql.push(" <= ").bind(MAX_MEMBERS_AT_ONCE).push(" ELSE false END");
-        sql.push(") AS shown ORDER BY folded").push_either(" COLLATE \"C\"", "").push(" NULLS FIRST, user_id");
-        let (mut found, mut members, mut last) = (None, Members::default(), None);
+        let sql = sql!(
+            "SELECT name, detail, folded, user_id, managed, built_in, members
+             FROM (SELECT g.name, g.external_id AS detail, g.managed, g.built_in, {+member_count} AS members,
+                     NULL AS folded, 0 AS user_id
+                   FROM groups g WHERE g.id = {id}
+                   UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, u.email_folded, u.id
+                   FROM groups g JOIN group_members m ON m.group_id = g.id JOIN users u ON u.id = m.user_id
+                   WHERE NOT g.built_in AND g.id = {id} AND {+members} <= {at_once}
+                   UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, u.email_folded, u.id
+                   FROM users u
+                   WHERE CASE WHEN (SELECT g.built_in FROM groups g WHERE g.id = {id}) THEN {+user_count} <= {at_once}
+                     ELSE false END) AS shown
+             ORDER BY folded {pg: COLLATE \"C\"} NULLS FIRST, user_id",
+            member_count = member_count(),
+            id,
+            members = Sql::text(MEMBERS),
+            user_count = CountedList::Users.total(),
+            at_once = MAX_MEMBERS_AT_ONCE,
+        )
+        .with_custom_plan();
+        let (mut found, mut members, mut last, held) = (None, Members::default(), None, reader.rows());
         let mut each = |row: Row| {
             // The row of the group comes first, because it has no address. Without a group there are no members.
             if found.is_none() {
                 found = Some((GroupSummary::read(id, &row)?, row.get::<bool>(5)?));
             } else if members.bytes() < MAX_BYTES_AT_ONCE {
-                members.add(&row)?;
+                members.add(&row, &held)?;
                 last = Some((row.get::<Option<String>>(2)?, row.get::<i64>(3)?));
             }
             Ok(())
@@ -258,10 +264,12 @@ impl Store {
     /// Those of [`Self::find_group`].
     pub async fn find_group_page(&self, id: i64, page: PageRequest) -> Result<Option<Group>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT g.name, g.external_id, NULL, NULL, g.managed, g.built_in, ");
-        write_member_count(&mut sql);
-        sql.push(" FROM groups g WHERE g.id = ").bind(id);
+        let sql = sql!(
+            "SELECT g.name, g.external_id, NULL, NULL, g.managed, g.built_in, {+member_count}
+             FROM groups g WHERE g.id = {id}",
+            member_count = member_count(),
+            id,
+        );
         let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
         drop(reader);
         let (summary, built_in) = (GroupSummary::read(id, &row)?, row.get(5)?);
@@ -282,34 +290,25 @@ impl Store {
     pub async fn delete_group(&self, id: i64) -> Result<Deletion, StoreError> {
         let waiting_since = Instant::now();
         let _lock = self.database.wait_in_queue(waiting_since, self.group_writes.write()).await?;
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_delete_group(id, waiting_since).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
+        retry::run(|| async move {
+            let mut transaction = write::begin(&self.database, waiting_since).await?;
+            let sql = sql!(
+                "SELECT g.built_in, EXISTS (SELECT 1 FROM flow_step_groups f WHERE f.group_id = g.id)
+                 FROM groups g WHERE g.id = {id}",
+                id,
+            );
+            let Some(row) = transaction.fetch_all(sql).await?.pop() else { return Ok(Deletion::NotFound) };
+            let (built_in, used): (bool, bool) = (row.get(0)?, row.get(1)?);
+            if built_in {
+                return Ok(Deletion::BuiltIn);
             }
-        }
-    }
-
-    async fn try_to_delete_group(&self, id: i64, waiting_since: Instant) -> Result<Deletion, StoreError> {
-        let mut transaction = write::begin(&self.database, waiting_since).await?;
-        let mut sql = transaction.sql();
-        sql.push("SELECT g.built_in, EXISTS (SELECT 1 FROM flow_step_groups f WHERE f.group_id = g.id)");
-        sql.push(" FROM groups g WHERE g.id = ").bind(id);
-        let Some(row) = transaction.fetch_all(sql).await?.pop() else { return Ok(Deletion::NotFound) };
-        let (built_in, used): (bool, bool) = (row.get(0)?, row.get(1)?);
-        if built_in {
-            return Ok(Deletion::BuiltIn);
-        }
-        let mut sql = transaction.sql();
-        sql.push("DELETE FROM group_members WHERE group_id = ").bind(id);
-        let detached = transaction.execute(sql).await?;
-        if !used {
-            let mut sql = transaction.sql();
-            sql.push("DELETE FROM groups WHERE id = ").bind(id);
-            transaction.execute(sql).await?;
-        }
-        transaction.commit().await?;
-        Ok(if used { Deletion::UsedInFlows { detached } } else { Deletion::Deleted { detached } })
+            let detached = transaction.execute(sql!("DELETE FROM group_members WHERE group_id = {id}", id)).await?;
+            if !used {
+                transaction.execute(sql!("DELETE FROM groups WHERE id = {id}", id)).await?;
+            }
+            transaction.commit().await?;
+            Ok(if used { Deletion::UsedInFlows { detached } } else { Deletion::Deleted { detached } })
+        })
+        .await
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::engine::PooledConnection;
-use super::statement::Dialect;
+use super::statement::{Dialect, sql};
 
 /// Which database a store is open on. Equal for copies of one database.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -17,9 +17,8 @@ pub struct DatabaseIdentity(Arc<str>);
 impl DatabaseIdentity {
     /// Reads it from a database at the newest schema.
     pub(super) async fn read(reader: &mut PooledConnection) -> Result<Self, sqlx::Error> {
-        let mut sql = reader.sql();
-        sql.push("SELECT id FROM database_identity");
-        Ok(Self(reader.fetch_one(sql).await?.get::<String>(0)?.into()))
+        let row = reader.fetch_one(sql!("SELECT id FROM database_identity")).await?;
+        Ok(Self(row.get::<String>(0)?.into()))
     }
 
     /// Identifies the database within its Postgres cluster, for comparing databases that are reached by different
@@ -28,10 +27,12 @@ impl DatabaseIdentity {
         if reader.dialect() == Dialect::Sqlite {
             return None;
         }
-        let mut sql = reader.sql();
-        sql.push("SELECT concat_ws(' ', (SELECT system_identifier FROM pg_control_system()), ");
-        sql.push("(SELECT oid FROM pg_database WHERE datname = current_database()), ");
-        sql.push("to_regclass('database_identity')::oid)");
+        let sql = sql!(
+            "SELECT concat_ws(' ',
+               (SELECT system_identifier FROM pg_control_system()),
+               (SELECT oid FROM pg_database WHERE datname = current_database()),
+               to_regclass('database_identity')::oid)"
+        );
         reader.fetch_one(sql).await.ok()?.get(0).ok()
     }
 

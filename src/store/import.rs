@@ -22,7 +22,7 @@ use state::ImportState;
 
 use super::engine::{Database, DatabaseLocation, Transaction};
 use super::settle::{Events, settle_within};
-use super::statement::Dialect;
+use super::statement::{Dialect, Sql, sql};
 use super::{Actor, AuditEntry, StoreError, audit, schema, users};
 
 /// The tables whose ids a load may assign and whose sequences the database continues.
@@ -138,17 +138,20 @@ async fn complete(transaction: &mut Transaction) -> Result<(), StoreError> {
                 // The id of the built-in group is the largest integer that JSON represents exactly: no id may follow
                 // it.
                 let given = if table == "groups" { " WHERE NOT built_in" } else { "" };
-                let mut sql = transaction.sql();
-                sql.push("SELECT setval(name, greatest(largest, pg_sequence_last_value(name))) FROM (");
-                sql.push("SELECT pg_get_serial_sequence(").bind(table).push(", 'id')::regclass AS name, ");
-                sql.push("max(id) AS largest FROM ").push(table).push(given);
-                sql.push(") AS identity WHERE largest IS NOT NULL");
+                let sql = sql!(
+                    "SELECT setval(name, greatest(largest, pg_sequence_last_value(name)))
+                     FROM (SELECT pg_get_serial_sequence({name}, 'id')::regclass AS name, max(id) AS largest
+                           FROM {+table}{+given}) AS identity
+                     WHERE largest IS NOT NULL",
+                    name = table,
+                    table = Sql::text(table),
+                    given = Sql::text(given),
+                );
                 transaction.fetch_all(sql).await?;
             }
             // No other table of the database, which may be the product's.
-            let mut sql = transaction.sql();
-            sql.push("ANALYZE ").push(schema::PLAIN_TABLES);
-            transaction.execute(sql).await?;
+            let tables = Sql::text(schema::PLAIN_TABLES);
+            transaction.execute(sql!("ANALYZE {+tables}", tables)).await?;
             Ok(())
         }
         Dialect::Sqlite => {
@@ -161,15 +164,11 @@ async fn complete(transaction: &mut Transaction) -> Result<(), StoreError> {
 
 /// Whether no submission has an answer yet.
 async fn is_empty(transaction: &mut Transaction) -> Result<bool, StoreError> {
-    let mut sql = transaction.sql();
-    sql.push("SELECT NOT EXISTS (SELECT 1 FROM answers)");
-    let rows = transaction.fetch_all(sql).await?;
+    let rows = transaction.fetch_all(sql!("SELECT NOT EXISTS (SELECT 1 FROM answers)")).await?;
     Ok(rows.first().map(|row| row.get(0)).transpose()?.unwrap_or(false))
 }
 
 async fn run(transaction: &mut Transaction, statement: &'static str) -> Result<(), StoreError> {
-    let mut sql = transaction.sql();
-    sql.push(statement);
-    transaction.execute(sql).await?;
+    transaction.execute(Sql::text(statement)).await?;
     Ok(())
 }

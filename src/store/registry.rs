@@ -38,9 +38,9 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use super::engine::{Connections, Database, DatabaseLimits, DatabaseLocation, Retry};
+use super::engine::{Connections, Database, DatabaseLimits, DatabaseLocation, retry};
 use super::schema::{self, Migration};
-use super::statement::{Row, Sql};
+use super::statement::{Row, Sql, sql};
 use super::{Reach, StoreError};
 use crate::metrics::DatabaseMetrics;
 pub use budgets::{Budget, Taken as BudgetTaken};
@@ -119,9 +119,25 @@ pub struct RegistryRow {
     pub changed_by: String,
 }
 
-const COLUMNS: &str = "slug, toml, revision, position, changed_at, changed_by, domains";
-
 impl RegistryRow {
+    /// What [`Self::read`] reads.
+    fn columns() -> Sql {
+        Sql::text("slug, toml, revision, position, changed_at, changed_by, domains")
+    }
+
+    /// The rows that changed after a revision and up to another one, in the order of their last changes.
+    fn select_changed(after: i64, until: i64, limit: u32) -> Sql {
+        sql!(
+            "SELECT {+columns} FROM registry_tenants
+             WHERE revision > {after} AND revision <= {until}
+             ORDER BY revision LIMIT {limit}",
+            columns = Self::columns(),
+            after,
+            until,
+            limit,
+        )
+    }
+
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
         Ok(Self {
             slug: row.get(0)?,
@@ -144,13 +160,14 @@ impl Registry {
     /// can't be created.
     pub async fn open(location: &DatabaseLocation) -> Result<Self, StoreError> {
         location.create_file()?;
-        let mut retry = Retry::default();
-        loop {
-            match Self::try_to_open(location).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
-            }
-        }
+        retry::run(|| async move {
+            let creating = location.connect_for_migration();
+            let migrated = schema::migrate(&creating, location.schema(), &MIGRATIONS, Reach::Newest).await;
+            creating.close().await;
+            require_known(migrated?.1)?;
+            Ok(Self { database: location.connect(MAX_CONNECTIONS, &connections(), None) })
+        })
+        .await
     }
 
     /// Opens a registry that exists. Returns `None`, and creates nothing, if its SQLite file or its tables are missing.
@@ -193,22 +210,17 @@ impl Registry {
         schema::require(&mut self.database.reader().await?, &MIGRATIONS).await
     }
 
-    async fn try_to_open(location: &DatabaseLocation) -> Result<Self, StoreError> {
-        let creating = location.connect_for_migration();
-        let migrated = schema::migrate(&creating, location.schema(), &MIGRATIONS, Reach::Newest).await;
-        creating.close().await;
-        require_known(migrated?.1)?;
-        Ok(Self { database: location.connect(MAX_CONNECTIONS, &connections(), None) })
-    }
-
     /// The row of a tenant, unless it was removed.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find(&self, slug: &str) -> Result<Option<RegistryRow>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = select(&self.database);
-        sql.push(" WHERE toml IS NOT NULL AND slug = ").bind(slug);
+        let sql = sql!(
+            "SELECT {+columns} FROM registry_tenants WHERE toml IS NOT NULL AND slug = {slug}",
+            columns = RegistryRow::columns(),
+            slug,
+        );
         Ok(reader.fetch_optional(sql).await?.as_ref().map(RegistryRow::read).transpose()?)
     }
 
@@ -217,9 +229,14 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list(&self, after: i64, limit: u32) -> Result<Vec<RegistryRow>, StoreError> {
-        let mut sql = select(&self.database);
-        sql.push(" WHERE toml IS NOT NULL AND position > ").bind(after);
-        sql.push(" ORDER BY position LIMIT ").bind(i64::from(limit));
+        let sql = sql!(
+            "SELECT {+columns} FROM registry_tenants
+             WHERE toml IS NOT NULL AND position > {after}
+             ORDER BY position LIMIT {limit}",
+            columns = RegistryRow::columns(),
+            after,
+            limit,
+        );
         self.rows(sql).await
     }
 
@@ -249,10 +266,7 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn changes(&self, after: i64, until: i64, limit: u32) -> Result<Vec<RegistryRow>, StoreError> {
-        let mut sql = select(&self.database);
-        sql.push(" WHERE revision > ").bind(after).push(" AND revision <= ").bind(until);
-        sql.push(" ORDER BY revision LIMIT ").bind(i64::from(limit));
-        self.rows(sql).await
+        self.rows(RegistryRow::select_changed(after, until, limit)).await
     }
 
     async fn rows(&self, sql: Sql) -> Result<Vec<RegistryRow>, StoreError> {
@@ -276,10 +290,4 @@ fn connections() -> Arc<Connections> {
 fn require_known(found: i64) -> Result<(), StoreError> {
     let known = schema::newest(&MIGRATIONS);
     if found > known { Err(StoreError::SchemaNewer { found, known }) } else { Ok(()) }
-}
-
-fn select(database: &Database) -> Sql {
-    let mut sql = database.sql();
-    sql.push("SELECT ").push(COLUMNS).push(" FROM registry_tenants");
-    sql
 }

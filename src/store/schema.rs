@@ -26,7 +26,7 @@ pub use self::differences::{SchemaDifferences, SchemaRepair, repair_schema};
 pub use self::orphans::{Orphans, count_orphans};
 use super::StoreError;
 use super::engine::{Database, PooledConnection};
-use super::statement::Dialect;
+use super::statement::{Dialect, sql};
 
 /// The migrations of a tenant's database, numbered from 1.
 pub static MIGRATIONS: [Migration; 1] =
@@ -132,9 +132,7 @@ pub(super) async fn migrate(
 /// Creates the Postgres schema that a URL names, unless it exists, and what the schemas of a database share.
 async fn create_namespace(database: &Database, name: &str) -> Result<(), StoreError> {
     let mut transaction = database.begin_with(BEGIN, Duration::MAX, Instant::now()).await?;
-    let mut sql = transaction.sql();
-    sql.push("SELECT set_config('formgate.schema', ").bind(name).push(", true)");
-    transaction.fetch_all(sql).await?;
+    transaction.fetch_all(sql!("SELECT set_config('formgate.schema', {name}, true)", name)).await?;
     transaction.command(CREATE_NAMESPACE).await?;
     transaction.command(SHARE_EXTENSION).await?;
     Ok(transaction.commit().await?)
@@ -165,9 +163,7 @@ async fn read_applied(reader: &mut PooledConnection) -> Result<Applied, sqlx::Er
     if !has_migrations(reader).await? {
         return Ok(Applied::new());
     }
-    let mut sql = reader.sql();
-    sql.push("SELECT version, checksum, success FROM _sqlx_migrations");
-    let rows = reader.fetch_all(sql).await?;
+    let rows = reader.fetch_all(sql!("SELECT version, checksum, success FROM _sqlx_migrations")).await?;
     rows.iter().map(|row| Ok((row.get(0)?, (row.get(1)?, row.get(2)?)))).collect()
 }
 
@@ -205,10 +201,14 @@ async fn apply(database: &Database, version: i64, migration: &Migration) -> Resu
     let failed = |error| StoreError::Migration(MigrateError::ExecuteMigration(error, version));
     transaction.command(migration.script(dialect)).await.map_err(failed)?;
     let checksum = migration.checksum(dialect).to_vec();
-    let mut sql = transaction.sql();
-    sql.push("INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (");
-    sql.bind(version).push(", ").bind(migration.name).push(", TRUE, ").bind(checksum.clone());
-    sql.push(", ").bind(i64::try_from(began.elapsed().as_nanos()).unwrap_or(i64::MAX)).push(")");
+    let sql = sql!(
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+         VALUES ({version}, {name}, TRUE, {checksum}, {nanoseconds})",
+        version,
+        name = migration.name,
+        checksum = checksum.clone(),
+        nanoseconds = i64::try_from(began.elapsed().as_nanos()).unwrap_or(i64::MAX),
+    );
     transaction.execute(sql).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)?;
     applied.insert(version, (checksum, true));
@@ -262,10 +262,9 @@ fn completed(applied: &Applied) -> impl DoubleEndedIterator<Item = i64> {
 
 /// Whether a migration was ever applied.
 pub(super) async fn has_migrations(reader: &mut PooledConnection) -> Result<bool, sqlx::Error> {
-    let mut sql = reader.sql();
-    sql.push_either(
-        "SELECT to_regclass('_sqlx_migrations') IS NOT NULL",
-        "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = '_sqlx_migrations')",
+    let sql = sql!(
+        "SELECT {pg: to_regclass('_sqlx_migrations') IS NOT NULL
+                | lite: EXISTS (SELECT 1 FROM sqlite_schema WHERE name = '_sqlx_migrations')}",
     );
     reader.fetch_one(sql).await?.get(0)
 }

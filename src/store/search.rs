@@ -26,14 +26,16 @@ use serde::Deserialize;
 use conditions::is_short;
 use counted::CountedSearch;
 use covered_forms::ResolvedFilter;
-pub(super) use covered_forms::write_with_sub_forms;
+pub(super) use covered_forms::with_sub_forms;
 use match_set::SearchPlan;
 
-use super::engine::{PooledConnection, Retry};
+use super::engine::{PooledConnection, retry};
 use super::filter::{SortBy, SubmissionFilter};
-use super::settle::{Overlay, Settled, write_is_settled};
-use super::statement::{Dialect, Fields, ListRecord, MalformedRecord, PageRequest, PageScan, Row, SortDirection, Sql};
-use super::submissions::{self, FormFields, SubmissionRows, Submissions, read_submissions, write_rows};
+use super::settle::{Overlay, Settled, is_settled};
+use super::statement::{
+    Dialect, Fields, ListRecord, MalformedRecord, PageRequest, PageScan, Row, SortDirection, Sql, sql,
+};
+use super::submissions::{self, FormFields, SubmissionRows, Submissions, read_submissions, select_rows};
 use super::totals::not_negative;
 use super::{Store, StoreError};
 
@@ -55,30 +57,23 @@ impl Store {
         if filter.terms.iter().any(|term| term.element.is_none()) {
             return Ok(SearchPage { submissions: Submissions::default(), total: 0 });
         }
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_search(filter, page).await {
-                // A TRUNCATE of several tables locks them in its own order, so reads can be part of a deadlock.
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                Err(StoreError::Unsettled) => {
-                    self.database.metrics().refused("behind");
-                    return Err(StoreError::Unsettled);
-                }
-                outcome => return outcome,
+        // A TRUNCATE of several tables locks them in its own order, so reads can be part of a deadlock.
+        let found = retry::run(|| async move {
+            let (found, is_settled) = self.search_once(filter, page).await?;
+            if is_settled {
+                return Ok(found);
             }
+            match self.settle().await? {
+                // Writes since then are not waited for.
+                Settled::Yes => Ok(self.search_once(filter, page).await?.0),
+                Settled::CannotWrite => self.search_with_overlay(filter, page).await,
+            }
+        })
+        .await;
+        if matches!(found, Err(StoreError::Unsettled)) {
+            self.database.metrics().refused("behind");
         }
-    }
-
-    async fn try_to_search(&self, filter: &SubmissionFilter, page: PageRequest) -> Result<SearchPage, StoreError> {
-        let (found, is_settled) = self.search_once(filter, page).await?;
-        if is_settled {
-            return Ok(found);
-        }
-        match self.settle().await? {
-            // Writes since then are not waited for.
-            Settled::Yes => Ok(self.search_once(filter, page).await?.0),
-            Settled::CannotWrite => self.search_with_overlay(filter, page).await,
-        }
+        found
     }
 
     /// Searches while nothing can be written to the search tables.
@@ -90,10 +85,9 @@ impl Store {
         let mut reader = self.database.reader().await?;
         reader.begin_reading().await?;
         let overlay = self.note_overlay(Overlay::read(&mut reader).await)?;
-        let mut sql = reader.sql();
         let resolved = ResolvedFilter::unresolved(filter);
-        overlay.write(&mut sql, |sql| write_page_with_total(sql, None, &resolved, SearchPlan::ScanDocuments, page));
-        let rows = reader.fetch_all(sql).await?;
+        let search = select_page_with_total(None, &resolved, SearchPlan::ScanDocuments, page);
+        let rows = reader.fetch_all(overlay.statement(reader.dialect(), search)).await?;
         let (ids, total) = ids_and_total(&rows)?;
         let submissions = read_submissions(&mut reader, ids).await?;
         reader.end_transaction("COMMIT").await?;
@@ -132,24 +126,23 @@ impl Store {
     ) -> Result<Vec<String>, StoreError> {
         let mut reader = self.database.reader().await?;
         let resolved = ResolvedFilter::resolve(&mut reader, filter).await?;
-        let mut sql = reader.sql();
-        sql.push_either("EXPLAIN ", "EXPLAIN QUERY PLAN ");
-        match CountedSearch::of(&resolved) {
+        let search = match CountedSearch::of(&resolved) {
             Some(counted) if page.offset() > 0 || counted.is_of_many_forms() => {
                 let (_, scan) = scan_of(&mut reader, &counted, filter, page).await?;
                 let Some(scan) = scan else { return Ok(Vec::new()) };
-                write_page_after_total(&mut sql, &counted, filter, &scan);
+                select_page(&counted, filter, &scan)
             }
             Some(counted) if counted.reads_in_one_statement(reader.dialect()) => {
-                write_first_page(&mut sql, &counted, filter, page);
+                select_first_page(&counted, filter, page)
             }
             counted => {
                 let plan = choose_plan(&mut reader, filter).await?;
-                write_page_with_total(&mut sql, counted.as_ref(), &resolved, plan, page);
+                select_page_with_total(counted.as_ref(), &resolved, plan, page)
             }
-        }
+        };
+        let sql = sql!("{pg: EXPLAIN | lite: EXPLAIN QUERY PLAN} {+search}", search);
         // SQLite's columns are id, parent, notused and detail.
-        let column = if sql.dialect() == Dialect::Postgres { 0 } else { 3 };
+        let column = if reader.dialect() == Dialect::Postgres { 0 } else { 3 };
         Ok(fetch(&mut reader, filter, sql).await?.iter().map(|row| row.get(column)).collect::<Result<_, _>>()?)
     }
 }
@@ -179,7 +172,7 @@ struct Total {
 }
 
 impl Total {
-    /// Reads both from adjacent columns, as [`CountedSearch::write_total`] selects them. Counts that another program has
+    /// Reads both from adjacent columns, as [`CountedSearch::total`] selects them. Counts that another program has
     /// changed may be below zero.
     fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
         Ok(Self { submissions: row.get::<i64>(column)?.max(0), is_settled: row.get(column + 1)? })
@@ -194,9 +187,7 @@ async fn first_page(
     page: PageRequest,
 ) -> Result<(SearchPage, bool), StoreError> {
     let filter = resolved.filter;
-    let mut sql = reader.sql();
-    write_first_page(&mut sql, counted, filter, page);
-    let rows = SubmissionRows::fetch(reader, sql).await?;
+    let rows = SubmissionRows::fetch(reader, select_first_page(counted, filter, page)).await?;
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let Total { submissions: total, is_settled } = Total::of(first, submissions::COLUMNS)?;
     let total = not_negative(total);
@@ -218,12 +209,11 @@ async fn page_with_total(
     page: PageRequest,
 ) -> Result<(Vec<i64>, Total), StoreError> {
     let plan = choose_plan(reader, resolved.filter).await?;
-    let mut sql = reader.sql();
-    write_page_with_total(&mut sql, counted, resolved, plan, page);
+    let sql = select_page_with_total(counted, resolved, plan, page);
     ids_and_total(&fetch(reader, resolved.filter, sql).await?)
 }
 
-/// Reads the result of [`write_page_with_total`].
+/// Reads the result of [`select_page_with_total`].
 fn ids_and_total(rows: &[Row]) -> Result<(Vec<i64>, Total), StoreError> {
     let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let ids: Vec<IdRecord> = row.records(2)?;
@@ -234,10 +224,9 @@ fn ids_and_total(rows: &[Row]) -> Result<(Vec<i64>, Total), StoreError> {
 /// a rare keyword.
 async fn choose_plan(reader: &mut PooledConnection, filter: &SubmissionFilter) -> Result<SearchPlan, StoreError> {
     let Some(keyword) = match_set::keyword_with_other_filters(filter) else { return Ok(SearchPlan::ByPlanner) };
-    let mut sql = reader.sql();
-    match_set::write_is_rare(&mut sql, keyword);
-    let is_rare: bool = fetch(reader, filter, sql).await?.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
-    Ok(if is_rare { SearchPlan::ByPlanner } else { SearchPlan::CheaperSide })
+    let rows = fetch(reader, filter, match_set::select_is_rare(keyword)).await?;
+    let is_rare: bool = rows.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
+    Ok(if is_rare { SearchPlan::ByPlanner } else { SearchPlan::CheaperSide(reader.dialect()) })
 }
 
 /// An id in a list.
@@ -267,9 +256,7 @@ async fn page_after_total(
     {
         return Ok((ids, total));
     }
-    let mut sql = reader.sql();
-    write_page_after_total(&mut sql, counted, filter, &scan);
-    let rows = reader.fetch_all(sql).await?;
+    let rows = reader.fetch_all(select_page(counted, filter, &scan)).await?;
     Ok((rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?, total))
 }
 
@@ -280,13 +267,10 @@ async fn scan_of(
     filter: &SubmissionFilter,
     page: PageRequest,
 ) -> Result<(Total, Option<PageScan>), StoreError> {
-    let mut sql = reader.sql();
-    counted.write_total(&mut sql);
-    let total = Total::of(&reader.fetch_one(sql).await?, 0)?;
+    let total = Total::of(&reader.fetch_one(counted.total()).await?, 0)?;
     let nearest = PageScan::from_nearest_end(page, total.submissions, filter.sort_direction);
     let Some(mut scan) = nearest else { return Ok((total, None)) };
-    let mut sql = reader.sql();
-    if counted.write_days_before(&mut sql, filter.sort_by, &scan) {
+    if let Some(sql) = counted.days_before(filter.sort_by, &scan) {
         let days = reader.fetch_one(sql).await?;
         scan.skip_days(days.get(0)?, days.get(1)?);
     }
@@ -294,71 +278,73 @@ async fn scan_of(
 }
 
 /// Everything that a page shows, unordered, and the total. Only the total if the page is empty.
-fn write_first_page(sql: &mut Sql, counted: &CountedSearch<'_>, filter: &SubmissionFilter, page: PageRequest) {
-    write_counted_page(sql, counted, filter, page);
-    sql.push(" SELECT shown.*, found.total, found.is_settled FROM found LEFT JOIN (");
-    write_rows(sql, FormFields::OncePerForm, |sql| {
-        sql.push(" = ANY (ARRAY (SELECT id FROM page))");
-    });
-    sql.push(") AS shown ON true");
+fn select_first_page(counted: &CountedSearch<'_>, filter: &SubmissionFilter, page: PageRequest) -> Sql {
+    sql!(
+        "WITH found (total, is_settled) AS ({+found}), page (id, at) AS ({+page})
+         SELECT shown.*, found.total, found.is_settled FROM found LEFT JOIN ({+page_rows}) AS shown ON true",
+        found = counted.total(),
+        page = counted.page(filter.sort_by, &PageScan::forward(page, filter.sort_direction)),
+        page_rows = select_rows(FormFields::OncePerForm, || Sql::text("= ANY (ARRAY (SELECT id FROM page))")),
+    )
 }
 
 /// The total, and the ids of a page as a list in its order.
-fn write_page_with_total(
-    sql: &mut Sql,
+fn select_page_with_total(
     counted: Option<&CountedSearch<'_>>,
     resolved: &ResolvedFilter<'_>,
     plan: SearchPlan,
     page: PageRequest,
-) {
-    let filter = resolved.filter;
-    let direction = filter.sort_direction;
+) -> Sql {
+    let SubmissionFilter { sort_by, sort_direction, .. } = *resolved.filter;
+    let scan = PageScan::forward(page, sort_direction);
+    let order_of_page = order_by_position(sort_direction);
     if let Some(counted) = counted {
-        write_counted_page(sql, counted, filter, page);
-    } else {
-        let scan = PageScan::forward(page, direction);
-        sql.force_custom_plan().push("WITH ");
-        match_set::write(sql, resolved, plan);
-        sql.push(", found (total, is_settled) AS (SELECT count(*), ");
-        write_is_settled(sql);
-        sql.push(" FROM matched), page (id, at) AS (SELECT id, at FROM matched");
-        sql.push(order_by_position(direction)).limit(&scan).push(")");
+        return sql!(
+            "WITH found (total, is_settled) AS ({+found}), page (id, at) AS ({+page})
+             SELECT total, is_settled, ({records: id} FROM (SELECT id FROM page {+order_of_page}) AS page) FROM found",
+            found = counted.total(),
+            page = counted.page(sort_by, &scan),
+            order_of_page,
+        );
     }
-    sql.push(" SELECT total, is_settled, (").push_records(&["id"]).push(" FROM (SELECT id FROM page");
-    sql.push(order_by_position(direction)).push(") AS page) FROM found");
-}
-
-/// The total and a page, as `found (total, is_settled)` and `page (id, at)`.
-fn write_counted_page(sql: &mut Sql, counted: &CountedSearch<'_>, filter: &SubmissionFilter, page: PageRequest) {
-    sql.push("WITH found (total, is_settled) AS (");
-    counted.write_total(sql);
-    sql.push("), page (id, at) AS (");
-    counted.write_page(sql, filter.sort_by, &PageScan::forward(page, filter.sort_direction));
-    sql.push(")");
+    let sql = sql!(
+        "WITH {+matched},
+         found (total, is_settled) AS (SELECT count(*), {+is_settled} FROM matched),
+         page (id, at) AS (SELECT id, at FROM matched {+order_of_page}{page scan})
+         SELECT total, is_settled, ({records: id} FROM (SELECT id FROM page {+order_of_page}) AS page) FROM found
+         {scans: a filter may leave all submissions}",
+        matched = match_set::matched(resolved, plan),
+        is_settled = is_settled(),
+        order_of_page,
+        scan,
+    );
+    sql.with_custom_plan()
 }
 
 /// The ids of a page, in its order.
-fn write_page_after_total(sql: &mut Sql, counted: &CountedSearch<'_>, filter: &SubmissionFilter, scan: &PageScan) {
-    sql.force_custom_plan();
-    sql.push("SELECT id FROM (");
-    counted.write_page(sql, filter.sort_by, scan);
-    sql.push(") AS page").push(order_by_position(filter.sort_direction));
+fn select_page(counted: &CountedSearch<'_>, filter: &SubmissionFilter, scan: &PageScan) -> Sql {
+    let sql = sql!(
+        "SELECT id FROM ({+page}) AS page {+order_of_page}",
+        page = counted.page(filter.sort_by, scan),
+        order_of_page = order_by_position(filter.sort_direction),
+    );
+    sql.with_custom_plan()
 }
 
 /// The column of submissions that orders a page.
-fn column(by: SortBy) -> &'static str {
-    match by {
+fn column(by: SortBy) -> Sql {
+    Sql::text(match by {
         SortBy::CreatedAt => "created_at",
         SortBy::UpdatedAt => "updated_at",
-    }
+    })
 }
 
 /// The order of a page: by timestamp, then by id.
-fn order_by_position(direction: SortDirection) -> &'static str {
-    match direction {
-        SortDirection::Ascending => " ORDER BY at, id",
-        SortDirection::Descending => " ORDER BY at DESC, id DESC",
-    }
+fn order_by_position(direction: SortDirection) -> Sql {
+    Sql::text(match direction {
+        SortDirection::Ascending => "ORDER BY at, id",
+        SortDirection::Descending => "ORDER BY at DESC, id DESC",
+    })
 }
 
 #[cfg(test)]

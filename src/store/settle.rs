@@ -37,12 +37,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::timeout;
 
-pub(super) use intake::write_is_settled;
+pub(super) use intake::is_settled;
 pub(super) use overlay::Overlay;
 pub(super) use placing::place_noted;
 
-use super::engine::{Database, Retry, Transaction, is_row_security};
-use super::statement::Dialect;
+use super::engine::{Database, Transaction, is_row_security, retry};
+use super::statement::{Dialect, Sql};
 use super::{Store, StoreError, changes, totals, with_causes};
 use crate::metrics::DatabaseFailure;
 use intake::{NotedAt, Notes};
@@ -51,7 +51,7 @@ pub(super) use numbering::MAX_BURST;
 use numbering::Numbering;
 use options::{AFTER_A_TIMEOUT, FOR_A_COMMAND, FOR_A_REQUEST, LOCK, SLICE, SettlerOptions};
 use release::Taken;
-pub(super) use release::write_may_release;
+pub(super) use release::may_release;
 pub(super) use repair::repair;
 use state::SettlerState;
 pub(super) use writing::Differences;
@@ -149,7 +149,7 @@ impl Store {
         if state.is_settled_since(requested_at) {
             return Ok(Settled::Yes);
         }
-        if !is_necessary(intake::is_settled(&mut self.database.reader().await?).await?) {
+        if !is_necessary(intake::is_empty(&mut self.database.reader().await?).await?) {
             return Ok(Settled::Yes);
         }
         let (database, shared) = (self.database.clone(), Arc::clone(state));
@@ -259,7 +259,7 @@ pub(super) async fn create_indexes(database: &Database) -> Result<(), StoreError
     let mut transaction = begin(database, FOR_A_COMMAND).await?;
     keyword_indexes::create_missing(&mut transaction).await?;
     if transaction.dialect() == Dialect::Postgres {
-        run(&mut transaction, ANALYZE).await?;
+        transaction.execute(Sql::text(ANALYZE)).await?;
     }
     Ok(transaction.commit().await?)
 }
@@ -285,23 +285,16 @@ struct TakenNotes {
 
 /// Takes some notes and derives from them, in a transaction of their own.
 async fn settle_some(database: &Database, options: SettlerOptions) -> Result<TakenNotes, StoreError> {
-    let mut retry = Retry::default();
-    loop {
-        match try_to_settle_some(database, options).await {
-            // A TRUNCATE of several tables locks them in its own order, so reads can be part of a deadlock.
-            Err(error) if retry.wait_if_retryable(&error).await => {}
-            outcome => return outcome,
-        }
-    }
-}
-
-async fn try_to_settle_some(database: &Database, options: SettlerOptions) -> Result<TakenNotes, StoreError> {
-    let began = Instant::now();
-    let mut transaction = begin(database, options).await?;
-    let taken = settle_in(&mut transaction, options.notes, Some(began + SLICE), Events::Sent).await?;
-    transaction.commit().await?;
-    database.metrics().settled(taken.notes, began.elapsed());
-    Ok(taken)
+    // A TRUNCATE of several tables locks them in its own order, so reads can be part of a deadlock.
+    retry::run(|| async move {
+        let began = Instant::now();
+        let mut transaction = begin(database, options).await?;
+        let taken = settle_in(&mut transaction, options.notes, Some(began + SLICE), Events::Sent).await?;
+        transaction.commit().await?;
+        database.metrics().settled(taken.notes, began.elapsed());
+        Ok(taken)
+    })
+    .await
 }
 
 /// Takes notes and derives from them, in a transaction that is the only one to settle. After the instant `until`, puts
@@ -355,7 +348,7 @@ async fn derive(
 pub(super) async fn settle_within(transaction: &mut Transaction, events: Events) -> Result<(), StoreError> {
     let is_postgres = transaction.dialect() == Dialect::Postgres;
     if is_postgres {
-        run(transaction, LOCK).await?;
+        transaction.execute(Sql::text(LOCK)).await?;
     }
     keyword_indexes::drop_if_empty(transaction).await?;
     // All notes at once: until the transaction ends, each further DELETE would read the rows deleted before.
@@ -363,15 +356,8 @@ pub(super) async fn settle_within(transaction: &mut Transaction, events: Events)
     totals::recount_within(transaction).await?;
     keyword_indexes::create_missing(transaction).await?;
     if is_postgres {
-        run(transaction, FLUSH_PENDING_LISTS).await?;
-        run(transaction, ANALYZE).await?;
+        transaction.execute(Sql::text(FLUSH_PENDING_LISTS)).await?;
+        transaction.execute(Sql::text(ANALYZE)).await?;
     }
-    Ok(())
-}
-
-async fn run(transaction: &mut Transaction, statement: &'static str) -> Result<(), StoreError> {
-    let mut sql = transaction.sql();
-    sql.push(statement);
-    transaction.execute(sql).await?;
     Ok(())
 }

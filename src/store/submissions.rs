@@ -16,9 +16,9 @@ use std::ops::Range;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::engine::{PooledConnection, hold_row_memory};
+use super::engine::PooledConnection;
 use super::filter::SortBy;
-use super::statement::{Fields, ListRecord, MalformedRecord, Row, SortDirection, Sql};
+use super::statement::{Fields, ListRecord, MalformedRecord, Row, SortDirection, Sql, sql};
 use super::{Store, StoreError};
 
 pub use parts::{SubmissionPart, SubmissionReader};
@@ -115,6 +115,11 @@ const MAX_BYTES: usize = 1024 * 1024;
 /// [`MAX_BYTES`] as text of a statement: the most bytes of the answers in one row.
 const MAX_ROW_BYTES: &str = "1048576";
 
+/// The longest value on SQLite that is read with others, in bytes: it builds the whole list before it can measure it.
+///
+/// Larger: the list takes more memory before it is left out. Smaller: more lists with one long value are read again.
+const MAX_TEXT: &str = "262144";
+
 /// How many entries submissions have that are read whole. As JSON, more than these exceed `MAX_BYTES`, too.
 ///
 /// Larger: an answer holds more memory. Smaller: some answers are streamed that would be short enough.
@@ -131,7 +136,7 @@ pub(super) struct SubmissionRows {
 impl SubmissionRows {
     /// All rows of a statement, unless they are too long.
     pub(super) async fn fetch(reader: &mut PooledConnection, sql: Sql) -> Result<Self, sqlx::Error> {
-        let (mut rows, mut bytes) = (Self::default(), 0_usize);
+        let (mut rows, mut bytes, held) = (Self::default(), 0_usize, reader.rows());
         let mut each = |row: Row| {
             let row_bytes = row.bytes();
             bytes = bytes.saturating_add(row_bytes);
@@ -140,7 +145,7 @@ impl SubmissionRows {
                 rows.all.truncate(1);
             }
             if !rows.are_too_long || rows.all.is_empty() {
-                hold_row_memory(row_bytes)?;
+                held.hold(row_bytes)?;
                 rows.all.push(row);
             }
             Ok(())
@@ -160,7 +165,7 @@ impl SubmissionRows {
     }
 }
 
-/// The columns of a row, as [`write_rows`] selects them.
+/// The columns of a row, as [`select_rows`] selects them.
 const ID: usize = 0;
 const PARENT: usize = 1;
 const FORM: usize = 2;
@@ -296,10 +301,7 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn submission(&self, id: i64) -> Result<Submissions, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        write_rows(&mut sql, FormFields::EveryRow, |sql| {
-            sql.push(" = ").bind(id);
-        });
+        let sql = select_rows(FormFields::EveryRow, || sql!("= {id}", id));
         Ok(Submissions::in_order(vec![id], SubmissionRows::fetch(&mut reader, sql).await?)?)
     }
 }
@@ -309,10 +311,7 @@ pub(super) async fn read_submissions(reader: &mut PooledConnection, ids: Vec<i64
     if ids.is_empty() {
         return Ok(Submissions::default());
     }
-    let mut sql = reader.sql();
-    write_rows(&mut sql, FormFields::OncePerForm, |sql| {
-        sql.in_ids_with_generic_plan(&ids);
-    });
+    let sql = select_rows(FormFields::OncePerForm, || sql!("{in unsized ids}", ids = &ids));
     Ok(Submissions::in_order(ids, SubmissionRows::fetch(reader, sql).await?)?)
 }
 
@@ -323,58 +322,74 @@ pub(super) enum FormFields {
     OncePerForm,
     /// All rows. For one submission, which has few children, this costs less than finding the first row of each form.
     EveryRow,
+    /// None.
+    Unread,
 }
 
-/// Adds the query of the rows of [`Submissions`], with [`COLUMNS`] columns. `among` adds the condition on the ids.
-pub(super) fn write_rows(sql: &mut Sql, fields: FormFields, among: impl Fn(&mut Sql)) {
-    sql.push("SELECT ");
-    let fields = match fields {
-        FormFields::OncePerForm => ONCE_PER_FORM,
-        FormFields::EveryRow => EVERY_ROW,
-    };
-    write_member_columns(sql, fields, MAX_ROW_BYTES);
-    sql.push(" FROM (");
-    write_shown(sql, &among);
-    sql.push(" UNION ALL ");
-    write_head(sql, "m.parent_id");
-    sql.push(" FROM submissions p JOIN forms f ON f.id = p.form_id CROSS JOIN submissions m ");
-    sql.push("WHERE f.graduated AND m.parent_id = p.id AND NOT m.draft AND p.id");
-    among(sql);
-    sql.push(") AS m");
+/// The rows of [`Submissions`], with [`COLUMNS`] columns. `among` is the condition on the ids.
+pub(super) fn select_rows(fields: FormFields, among: impl Fn() -> Sql) -> Sql {
+    sql!(
+        "SELECT {+columns}
+         FROM (
+           {+shown}
+           UNION ALL
+           SELECT m.id, m.parent_id AS child_of, m.form_id, m.status, {instant m.created_at} AS created_at,
+             {instant m.updated_at} AS updated_at
+           FROM submissions p JOIN forms f ON f.id = p.form_id CROSS JOIN submissions m
+           WHERE f.graduated AND m.parent_id = p.id AND NOT m.draft AND p.id {+among}) AS m",
+        columns = columns(fields, MAX_ROW_BYTES),
+        shown = shown(among()),
+        among = among(),
+    )
 }
 
-/// What is before and after the list of a form's fields.
-const ONCE_PER_FORM: Option<[&str; 2]> =
-    Some(["CASE WHEN row_number() OVER (PARTITION BY m.form_id) = 1 THEN (", ") END"]);
-const EVERY_ROW: Option<[&str; 2]> = Some(["(", ")"]);
+/// [`COLUMNS`] columns of a submission `m`. The answers are NULL if they have more than `max_bytes` bytes.
+fn columns(fields: FormFields, max_bytes: &'static str) -> Sql {
+    sql!(
+        "m.id, m.child_of, m.form_id, m.status, m.created_at, m.updated_at, {+fields} AS fields,
+         (SELECT CASE
+            WHEN coalesce(sum(octet_length(a.value)), 0) + coalesce(sum(octet_length(a.files)), 0) <= {+max_bytes} THEN
+              {pg: ROW (array_agg(a.element_id), array_agg(a.value), array_agg(a.files), array_agg(a.updated_at))
+              | lite: json_group_array(json_array(a.element_id,
+                  CASE WHEN octet_length(a.value) <= {+max_text} THEN a.value END, a.files, a.updated_at))} END
+          FROM (SELECT element_id, value, CAST(files AS text) AS files, {instant updated_at} AS updated_at
+                FROM answers WHERE submission_id = m.id) AS a) AS answers",
+        fields = fields.of_form(),
+        max_bytes = Sql::text(max_bytes),
+        max_text = Sql::text(MAX_TEXT),
+    )
+}
 
-/// Adds [`COLUMNS`] columns of a submission `m`. The answers are NULL if they have more than `max_bytes` bytes.
-fn write_member_columns(sql: &mut Sql, around_fields: Option<[&'static str; 2]>, max_bytes: &'static str) {
-    sql.push("m.id, m.child_of, m.form_id, m.status, m.created_at, m.updated_at, ");
-    if let Some([before, after]) = around_fields {
-        sql.push(before).push_records(&["id", "gid", "name", "type"]);
-        sql.push(" FROM (SELECT e.id, e.gid, e.name, e.type FROM elements e WHERE e.form_id = m.form_id ");
-        sql.push("ORDER BY e.position, e.id) AS fields").push(after);
-    } else {
-        sql.push("NULL");
+impl FormFields {
+    /// The list of the fields of the form of a submission `m`.
+    fn of_form(self) -> Sql {
+        let fields = sql!(
+            "({records: id, gid, name, type}
+              FROM (SELECT e.id, e.gid, e.name, e.type FROM elements e WHERE e.form_id = m.form_id
+                    ORDER BY e.position, e.id) AS fields)"
+        );
+        match self {
+            Self::OncePerForm => {
+                sql!("CASE WHEN row_number() OVER (PARTITION BY m.form_id) = 1 THEN {+fields} END", fields)
+            }
+            Self::EveryRow => fields,
+            Self::Unread => Sql::text("NULL"),
+        }
     }
-    sql.push(" AS fields, (").push_records_within(max_bytes, &["a.element_id", "a.value", "a.files", "a.updated_at"]);
-    sql.push(" FROM (SELECT element_id, value, CAST(files AS text) AS files, ").push_instant("updated_at");
-    sql.push(" AS updated_at FROM answers WHERE submission_id = m.id) AS a) AS answers");
 }
 
-/// Adds the query of submissions that are returned by themselves.
-fn write_shown(sql: &mut Sql, among: &dyn Fn(&mut Sql)) {
+/// Submissions that are returned by themselves. `among` is the condition on the ids.
+fn shown(among: Sql) -> Sql {
     // A scalar subquery is not evaluated if there is no parent, and Postgres does not turn it into a join.
-    write_head(sql, "CAST(NULL AS bigint)");
-    sql.push(" FROM submissions m WHERE NOT m.draft AND NOT coalesce((SELECT f.graduated FROM submissions p ");
-    sql.push("JOIN forms f ON f.id = p.form_id WHERE p.id = m.parent_id), false) AND m.id");
-    among(sql);
-}
-
-fn write_head(sql: &mut Sql, child_of: &'static str) {
-    sql.push("SELECT m.id, ").push(child_of).push(" AS child_of, m.form_id, m.status, ").push_instant("m.created_at");
-    sql.push(" AS created_at, ").push_instant("m.updated_at").push(" AS updated_at");
+    sql!(
+        "SELECT m.id, CAST(NULL AS bigint) AS child_of, m.form_id, m.status, {instant m.created_at} AS created_at,
+           {instant m.updated_at} AS updated_at
+         FROM submissions m
+         WHERE NOT m.draft AND NOT coalesce((SELECT f.graduated FROM submissions p JOIN forms f ON f.id = p.form_id
+             WHERE p.id = m.parent_id), false)
+           AND m.id {+among}",
+        among,
+    )
 }
 
 /// The rows in the order of the ids; children after their parents, by their own ids.

@@ -1,9 +1,11 @@
 //! Webhook subscriptions of automation tools to events of forms: creating, finding and deleting them.
 //!
-//! A sender leases a subscription ([`lease`]), reads what is [`due`], delivers it, and writes its [`progress`]. Callers of
-//! the API look at how far it has got ([`pending`], [`attempts`]), stop it and let it go on ([`managing`]), and have events
-//! sent again ([`replay`]). An operator finds out with [`inspected`] why events do not arrive.
+//! A sender finds out which subscriptions have something to deliver ([`ahead`]), leases one ([`lease`]), reads what is
+//! [`due`], delivers it, and writes its [`progress`]. Callers of the API look at how far it has got ([`pending`],
+//! [`attempts`]), stop it and let it go on ([`managing`]), and have events sent again ([`replay`]). An operator finds out
+//! with [`inspected`] why events do not arrive.
 
+mod ahead;
 mod attempts;
 mod due;
 mod inspected;
@@ -16,12 +18,13 @@ mod replay;
 
 use jiff::Timestamp;
 
-use super::engine::{Retry, Transaction};
-use super::statement::{Dialect, Page, PageRequest, Row};
+use super::engine::{Transaction, retry};
+use super::statement::{Argument, Dialect, Page, PageRequest, Row, Sql, sql};
 use super::{Store, StoreError};
 use crate::outbound::url_identity;
+pub use ahead::EventsAhead;
 pub use attempts::AttemptRecord;
-pub use due::{DueEvent, DueEvents, EventsAhead, SentBody};
+pub use due::{DueEvent, DueEvents, SentBody};
 pub use inspected::{InspectedSubscription, SampleSubmission, SubscriptionCounts};
 pub use lease::LeasedSubscription;
 pub(super) use lost::note_lost_deletions;
@@ -68,12 +71,12 @@ impl Event {
     }
 
     /// The column of the change log that has the number of a submission's newest event of this kind.
-    fn column(self) -> &'static str {
-        match self {
+    fn column(self) -> Sql {
+        Sql::text(match self {
             Self::SubmissionCreated => "created_event",
             Self::SubmissionUpdated => "updated_event",
             Self::SubmissionDeleted => "deleted_event",
-        }
+        })
     }
 
     /// The event with this spelling.
@@ -198,58 +201,54 @@ impl Store {
     ) -> Result<Subscribed, StoreError> {
         // What happened before gets its number now, and is not delivered.
         self.settle().await?;
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_subscribe(key, secret, now).await {
-                Ok(Some(subscribed)) => return Ok(subscribed),
+        retry::run(|| async move {
+            loop {
+                let mut transaction = self.database.begin().await?;
+                if let Some(form) = key.form {
+                    // Locked, so that the form can't be deleted before the commit.
+                    let lock = sql!("SELECT id FROM forms WHERE id = {form} {pg: FOR KEY SHARE}", form);
+                    if transaction.fetch_all(lock).await?.is_empty() {
+                        return Ok(Subscribed::UnknownForm);
+                    }
+                }
+                if transaction.dialect() == Dialect::Postgres {
+                    transaction.command(LOCK).await?;
+                }
+                let same = spelled_alike(&mut transaction, &key.target_url, Some(key.event), Some(key.form)).await?;
+                if let Some(found) = same.into_iter().next() {
+                    let mut found = [found];
+                    count_pending(transaction.connection(), &mut found).await?;
+                    let [found] = found;
+                    return Ok(Subscribed::Existing(found));
+                }
+                let insert = sql!(
+                    "INSERT INTO subscriptions (target_url, event, form_id, secret, created_at, position)
+                     SELECT {target_url}, {event}, {form}{pg: ::bigint}, {secret}, {now}, last_seq
+                     FROM change_state
+                     WHERE (SELECT count(*) FROM subscriptions) < {most}
+                     ON CONFLICT DO NOTHING
+                     RETURNING {+columns}",
+                    target_url = &key.target_url,
+                    event = key.event.as_str(),
+                    form = key.form,
+                    secret = Argument::Secret(secret.to_owned()),
+                    now,
+                    most = MAX_SUBSCRIPTIONS,
+                    columns = Sql::text(COLUMNS),
+                );
+                if let Some(row) = transaction.fetch_all(insert).await?.pop() {
+                    let subscription = Subscription::read(&row)?;
+                    transaction.commit().await?;
+                    return Ok(Subscribed::Created(subscription));
+                }
+                let count = sql!("SELECT count(*) >= {most} FROM subscriptions", most = MAX_SUBSCRIPTIONS);
+                if transaction.connection().fetch_one(count).await?.get(0)? {
+                    return Ok(Subscribed::TooMany);
+                }
                 // One has just been deleted, so it can be created now.
-                Ok(None) => {}
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                Err(error) => return Err(error),
             }
-        }
-    }
-
-    async fn try_to_subscribe(
-        &self,
-        key: &SubscriptionKey,
-        secret: &str,
-        now: Timestamp,
-    ) -> Result<Option<Subscribed>, StoreError> {
-        let mut transaction = self.database.begin().await?;
-        if let Some(form) = key.form {
-            let mut sql = transaction.sql();
-            // Locked, so that the form can't be deleted before the commit.
-            sql.push("SELECT id FROM forms WHERE id = ").bind(form).push_either(" FOR KEY SHARE", "");
-            if transaction.fetch_all(sql).await?.is_empty() {
-                return Ok(Some(Subscribed::UnknownForm));
-            }
-        }
-        if transaction.dialect() == Dialect::Postgres {
-            transaction.command(LOCK).await?;
-        }
-        let same = spelled_alike(&mut transaction, &key.target_url, Some(key.event), Some(key.form)).await?;
-        if let Some(found) = same.into_iter().next() {
-            let mut found = [found];
-            count_pending(transaction.connection(), &mut found).await?;
-            let [found] = found;
-            return Ok(Some(Subscribed::Existing(found)));
-        }
-        let mut insert = transaction.sql();
-        insert.push("INSERT INTO subscriptions (target_url, event, form_id, secret, created_at, position) SELECT ");
-        insert.bind(key.target_url.as_str()).push(", ").bind(key.event.as_str()).push(", ");
-        insert.bind(key.form).push_either("::bigint", "").push(", ").bind(secret).push(", ").bind(now);
-        insert.push(", last_seq FROM change_state WHERE (SELECT count(*) FROM subscriptions) < ");
-        insert.bind(i64::from(MAX_SUBSCRIPTIONS)).push(" ON CONFLICT DO NOTHING RETURNING ").push(COLUMNS);
-        if let Some(row) = transaction.fetch_all(insert).await?.pop() {
-            let subscription = Subscription::read(&row)?;
-            transaction.commit().await?;
-            return Ok(Some(Subscribed::Created(subscription)));
-        }
-        let mut count = transaction.sql();
-        count.push("SELECT count(*) >= ").bind(i64::from(MAX_SUBSCRIPTIONS)).push(" FROM subscriptions");
-        let is_full = transaction.fetch_all(count).await?.pop().map(|row| row.get::<bool>(0)).transpose()?;
-        Ok(is_full.unwrap_or(false).then_some(Subscribed::TooMany))
+        })
+        .await
     }
 
     /// Deletes subscriptions. Returns how many.
@@ -257,32 +256,23 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn unsubscribe(&self, which: &Unsubscription) -> Result<u64, StoreError> {
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_unsubscribe(which).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
+        retry::run(|| async move {
+            let mut transaction = self.database.begin().await?;
+            let ids = match which {
+                Unsubscription::Id(id) => vec![*id],
+                Unsubscription::Target { target_url, event, form } => {
+                    let found = spelled_alike(&mut transaction, target_url, *event, *form).await?;
+                    found.iter().map(|subscription| subscription.id).collect()
+                }
+            };
+            if ids.is_empty() {
+                return Ok(0);
             }
-        }
-    }
-
-    async fn try_to_unsubscribe(&self, which: &Unsubscription) -> Result<u64, StoreError> {
-        let mut transaction = self.database.begin().await?;
-        let ids = match which {
-            Unsubscription::Id(id) => vec![*id],
-            Unsubscription::Target { target_url, event, form } => {
-                let found = spelled_alike(&mut transaction, target_url, *event, *form).await?;
-                found.iter().map(|subscription| subscription.id).collect()
-            }
-        };
-        if ids.is_empty() {
-            return Ok(0);
-        }
-        let mut sql = transaction.sql();
-        sql.push("DELETE FROM subscriptions WHERE id").in_ids(&ids);
-        let deleted = transaction.execute(sql).await?;
-        transaction.commit().await?;
-        Ok(deleted)
+            let deleted = transaction.execute(sql!("DELETE FROM subscriptions WHERE id {in ids}", ids)).await?;
+            transaction.commit().await?;
+            Ok(deleted)
+        })
+        .await
     }
 
     /// One page of the subscriptions, by id.
@@ -292,12 +282,13 @@ impl Store {
     pub async fn list_subscriptions(&self, page: PageRequest) -> Result<Page<Subscription>, StoreError> {
         self.number_before_reading().await?;
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT count(*) FROM subscriptions");
-        let total: i64 = reader.fetch_one(sql).await?.get(0)?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push(COLUMNS).push(" FROM subscriptions ORDER BY id LIMIT ").bind(i64::from(page.size));
-        sql.push(" OFFSET ").bind(page.offset());
+        let total: i64 = reader.fetch_one(sql!("SELECT count(*) FROM subscriptions")).await?.get(0)?;
+        let sql = sql!(
+            "SELECT {+columns} FROM subscriptions ORDER BY id LIMIT {size} OFFSET {offset}",
+            columns = Sql::text(COLUMNS),
+            size = page.size,
+            offset = page.offset(),
+        );
         let rows = reader.fetch_all(sql).await?;
         let mut items = rows.iter().map(Subscription::read).collect::<Result<Vec<_>, _>>()?;
         count_pending(&mut reader, &mut items).await?;
@@ -311,8 +302,7 @@ impl Store {
     pub async fn find_subscription(&self, id: i64) -> Result<Option<Subscription>, StoreError> {
         self.number_before_reading().await?;
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push(COLUMNS).push(" FROM subscriptions WHERE id = ").bind(id);
+        let sql = sql!("SELECT {+columns} FROM subscriptions WHERE id = {id}", columns = Sql::text(COLUMNS), id);
         let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
         let mut found = [Subscription::read(&row)?];
         count_pending(&mut reader, &mut found).await?;
@@ -329,18 +319,14 @@ async fn spelled_alike(
     event: Option<Event>,
     form: Option<Option<i64>>,
 ) -> Result<Vec<Subscription>, StoreError> {
-    let mut sql = transaction.sql();
-    sql.push("SELECT ").push(COLUMNS).push(" FROM subscriptions WHERE true");
-    if let Some(event) = event {
-        sql.push(" AND event = ").bind(event.as_str());
-    }
-    if let Some(form) = form {
-        sql.push(" AND coalesce(form_id, 0) = ").bind(form.unwrap_or(0));
-    }
-    sql.push(" ORDER BY id");
+    let sql = sql!("SELECT {+columns} FROM subscriptions ORDER BY id", columns = Sql::text(COLUMNS));
     let rows = transaction.fetch_all(sql).await?;
     let mut found = rows.iter().map(Subscription::read).collect::<Result<Vec<_>, _>>()?;
     let wanted = url_identity(target_url);
-    found.retain(|subscription| url_identity(&subscription.target_url) == wanted);
+    found.retain(|subscription| {
+        event.is_none_or(|event| subscription.event == event.as_str())
+            && form.is_none_or(|form| subscription.form == form)
+            && url_identity(&subscription.target_url) == wanted
+    });
     Ok(found)
 }

@@ -15,8 +15,8 @@ pub use self::hours::{CommitMark, RequestCounts, TokenHour};
 pub use self::last_used::{TokenUse, UsesNotWritten};
 pub use self::rotating::RotatedToken;
 use super::audit::{self, Actor, AuditEntry};
-use super::engine::{Retry, Transaction};
-use super::statement::Row;
+use super::engine::{Transaction, retry};
+use super::statement::{Row, Sql, sql};
 use super::{Store, StoreError};
 
 /// A token to store.
@@ -115,9 +115,12 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_token(&self, digest: &[u8; 32], now: Timestamp) -> Result<Option<TokenRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push(COLUMNS).push(" FROM tokens WHERE revoked_at IS NULL AND digest = ");
-        sql.bind(digest.to_vec()).push(" AND (expires_at IS NULL OR expires_at > ").bind(now).push(")");
+        let sql = sql!(
+            "SELECT {+columns} FROM tokens WHERE digest = {digest} AND {+is_active}",
+            columns = Sql::text(COLUMNS),
+            digest,
+            is_active = is_active(now),
+        );
         let row = reader.fetch_optional(sql).await?;
         Ok(row.as_ref().map(TokenRecord::read).transpose()?)
     }
@@ -128,8 +131,7 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_token_by_id(&self, id: i64) -> Result<Option<TokenRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push(COLUMNS).push(" FROM tokens WHERE id = ").bind(id);
+        let sql = sql!("SELECT {+columns} FROM tokens WHERE id = {id}", columns = Sql::text(COLUMNS), id);
         let row = reader.fetch_optional(sql).await?;
         Ok(row.as_ref().map(TokenRecord::read).transpose()?)
     }
@@ -140,8 +142,10 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_tokens(&self) -> Result<Vec<TokenRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push(COLUMNS).push(" FROM tokens ORDER BY id");
+        let sql = sql!(
+            "SELECT {+columns} FROM tokens ORDER BY id {scans: the caller wants every token}",
+            columns = Sql::text(COLUMNS),
+        );
         let rows = reader.fetch_all(sql).await?;
         Ok(rows.iter().map(TokenRecord::read).collect::<Result<_, _>>()?)
     }
@@ -151,31 +155,20 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn create_token(&self, token: NewToken, now: Timestamp, by: &Actor) -> Result<CreatedToken, StoreError> {
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_create_token(&token, now, by).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
+        let token = &token;
+        retry::run(|| async move {
+            let mut transaction = self.database.begin().await?;
+            let created = insert(&mut transaction, token, now, by).await?;
+            if let CreatedToken::New(id) = created {
+                let entry = AuditEntry { action: "token.create", subject: subject(id), details: details(token) };
+                audit::append(&mut transaction, by, entry, now).await?;
+                transaction.commit().await?;
+            } else {
+                transaction.roll_back().await?;
             }
-        }
-    }
-
-    async fn try_to_create_token(
-        &self,
-        token: &NewToken,
-        now: Timestamp,
-        by: &Actor,
-    ) -> Result<CreatedToken, StoreError> {
-        let mut transaction = self.database.begin().await?;
-        let created = insert(&mut transaction, token, now, by).await?;
-        if let CreatedToken::New(id) = created {
-            let entry = AuditEntry { action: "token.create", subject: subject(id), details: details(token) };
-            audit::append(&mut transaction, by, entry, now).await?;
-            transaction.commit().await?;
-        } else {
-            transaction.roll_back().await?;
-        }
-        Ok(created)
+            Ok(created)
+        })
+        .await
     }
 
     /// Revokes a token. Returns whether it exists. A token that was revoked before keeps its time of revocation.
@@ -183,33 +176,32 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn revoke_token(&self, id: i64, now: Timestamp, by: &Actor) -> Result<bool, StoreError> {
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_revoke_token(id, now, by).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
-            }
-        }
+        retry::run(|| async move {
+            let mut transaction = self.database.begin().await?;
+            let revoke = sql!(
+                "UPDATE tokens SET revoked_at = {now} WHERE revoked_at IS NULL AND id = {id} RETURNING name",
+                now,
+                id,
+            );
+            let Some(revoked) = transaction.connection().fetch_optional(revoke).await? else {
+                let find = sql!("SELECT id FROM tokens WHERE id = {id}", id);
+                let is_known = transaction.connection().fetch_optional(find).await?.is_some();
+                transaction.roll_back().await?;
+                return Ok(is_known);
+            };
+            let details = json!({ "name": revoked.get::<String>(0)? });
+            let entry = AuditEntry { action: "token.revoke", subject: subject(id), details };
+            audit::append(&mut transaction, by, entry, now).await?;
+            transaction.commit().await?;
+            Ok(true)
+        })
+        .await
     }
+}
 
-    async fn try_to_revoke_token(&self, id: i64, now: Timestamp, by: &Actor) -> Result<bool, StoreError> {
-        let mut transaction = self.database.begin().await?;
-        let mut revoke = transaction.sql();
-        revoke.push("UPDATE tokens SET revoked_at = ").bind(now).push(" WHERE revoked_at IS NULL AND id = ").bind(id);
-        revoke.push(" RETURNING name");
-        let Some(revoked) = transaction.connection().fetch_optional(revoke).await? else {
-            let mut find = transaction.sql();
-            find.push("SELECT id FROM tokens WHERE id = ").bind(id);
-            let is_known = transaction.connection().fetch_optional(find).await?.is_some();
-            transaction.roll_back().await?;
-            return Ok(is_known);
-        };
-        let details = json!({ "name": revoked.get::<String>(0)? });
-        let entry = AuditEntry { action: "token.revoke", subject: subject(id), details };
-        audit::append(&mut transaction, by, entry, now).await?;
-        transaction.commit().await?;
-        Ok(true)
-    }
+/// The condition that a token is neither revoked nor expired.
+pub(super) fn is_active(now: Timestamp) -> Sql {
+    sql!("revoked_at IS NULL AND (expires_at IS NULL OR expires_at > {now})", now)
 }
 
 /// What the audit log calls a token.
@@ -236,20 +228,32 @@ async fn insert(
     now: Timestamp,
     by: &Actor,
 ) -> Result<CreatedToken, StoreError> {
-    let mut insert = transaction.sql();
-    insert.push("INSERT INTO tokens (name, prefix, digest, created_at, expires_at, created_by, replaces, form_key) ");
-    insert.push("VALUES (").bind(token.name.as_str()).push(", ").bind(token.prefix.as_str()).push(", ");
-    insert.bind(token.digest.to_vec()).push(", ").bind(now).push(", ").bind(token.expires_at).push(", ");
-    insert.bind(by.name.as_str()).push(", ").bind(token.replaces).push(", ").bind(token.form_key.clone());
-    // The index is partial on SQLite, where it has to be named like this.
-    insert.push(") ON CONFLICT (form_key) WHERE form_key IS NOT NULL DO NOTHING RETURNING id");
+    // The index of the keys is partial on SQLite, where it has to be named like this.
+    let insert = sql!(
+        "INSERT INTO tokens (name, prefix, digest, created_at, expires_at, created_by, replaces, form_key)
+         VALUES ({name}, {prefix}, {digest}, {now}, {expires_at}, {created_by}, {replaces}, {form_key})
+         ON CONFLICT (form_key) WHERE form_key IS NOT NULL DO NOTHING
+         RETURNING id",
+        name = &token.name,
+        prefix = &token.prefix,
+        digest = &token.digest,
+        now,
+        expires_at = token.expires_at,
+        created_by = &by.name,
+        replaces = token.replaces,
+        form_key = token.form_key.as_deref(),
+    );
     if let Some(row) = transaction.connection().fetch_optional(insert).await? {
         return Ok(CreatedToken::New(row.get(0)?));
     }
-    let mut find = transaction.sql();
     // A rotation changes when the token that it replaces expires.
-    find.push("SELECT id, name, expires_at, EXISTS (SELECT 1 FROM tokens newer WHERE newer.replaces = tokens.id) ");
-    find.push("FROM tokens WHERE form_key = ").bind(token.form_key.clone());
+    let find = sql!(
+        "SELECT id, name, expires_at, EXISTS (SELECT 1 FROM tokens newer WHERE newer.replaces = tokens.id)
+         FROM tokens
+         WHERE form_key = {form_key}
+         {scans: a form is rarely sent again, and an account has few tokens}",
+        form_key = token.form_key.as_deref(),
+    );
     let row = transaction.connection().fetch_one(find).await?;
     let (name, expires_at): (String, Option<Timestamp>) = (row.get(1)?, row.get(2)?);
     // Databases store microseconds.

@@ -22,7 +22,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::engine::{Database, PooledConnection, Transaction};
 use super::settle::{Settler, ran_out_of_time};
-use super::statement::{Dialect, JsonRows, PageRequest, PageScan, Row, SortDirection, Sql};
+use super::statement::{Dialect, JsonRows, PageRequest, PageScan, Row, SortDirection, Sql, sql};
 use super::{Store, StoreError, with_causes};
 
 /// What is counted as one list in the order of its ids.
@@ -35,125 +35,120 @@ pub(super) enum CountedList {
 }
 
 impl CountedList {
-    const ALL: [Self; 4] = [Self::Forms, Self::Groups, Self::ManagedGroups, Self::Users];
-
     /// `counted` in the table `listed_counts`.
-    fn literal(self) -> &'static str {
-        match self {
+    fn counted(self) -> Sql {
+        Sql::text(match self {
             Self::Forms => "'forms'",
             Self::Groups => "'groups'",
             Self::ManagedGroups => "'managed groups'",
             Self::Users => "'users'",
-        }
+        })
     }
 
     /// `counted` in the table `stale_counts`.
-    fn noted(self) -> &'static str {
+    fn noted(self) -> Sql {
         match self {
-            Self::ManagedGroups => "'groups'",
-            _ => self.literal(),
+            Self::ManagedGroups => Self::Groups.counted(),
+            _ => self.counted(),
         }
     }
 
     /// The rows, with a condition to which more can be added.
-    fn rows(self) -> &'static str {
-        match self {
-            Self::Forms => " FROM forms WHERE NOT disabled AND parent_id IS NULL",
-            Self::Groups => " FROM groups WHERE true",
-            Self::ManagedGroups => " FROM groups WHERE managed",
-            Self::Users => " FROM users WHERE true",
-        }
+    fn rows(self) -> Sql {
+        Sql::text(match self {
+            Self::Forms => "FROM forms WHERE NOT disabled AND parent_id IS NULL",
+            Self::Groups => "FROM groups WHERE true",
+            Self::ManagedGroups => "FROM groups WHERE managed",
+            Self::Users => "FROM users WHERE true",
+        })
     }
 
-    /// Adds an expression: how many there are in the block `n.key`.
-    fn write_block(self, sql: &mut Sql) {
-        sql.push("(SELECT count(*)").push(self.rows());
-        sql.push(" AND id BETWEEN n.key << 10 AND (n.key << 10) + 1023)");
+    /// An expression: how many there are in the block `n.key`.
+    fn count_of_block(self) -> Sql {
+        sql!(
+            "(SELECT count(*) {+counted_rows} AND id BETWEEN n.key << 10 AND (n.key << 10) + 1023)",
+            counted_rows = self.rows()
+        )
     }
 
-    /// Adds a condition: whether the counts of all blocks may be wrong.
-    fn write_all_are_stale(self, sql: &mut Sql) {
-        sql.push("EXISTS (SELECT 1 FROM stale_counts WHERE counted = ").push(self.noted()).push(" AND key = -1)");
+    /// A condition: the counts of all blocks may be wrong.
+    fn all_are_stale(self) -> Sql {
+        sql!("EXISTS (SELECT 1 FROM stale_counts WHERE counted = {+noted} AND key = -1)", noted = self.noted())
     }
 
-    /// Adds a table expression `n (key)`: the blocks whose counts may be wrong.
-    fn write_stale(self, sql: &mut Sql) {
-        sql.push("(SELECT DISTINCT key FROM stale_counts WHERE counted = ").push(self.noted());
-        sql.push(" AND key >= 0) AS n");
+    /// A table expression `n (key)`: the blocks whose counts may be wrong.
+    fn stale_blocks(self) -> Sql {
+        sql!("(SELECT DISTINCT key FROM stale_counts WHERE counted = {+noted} AND key >= 0) AS n", noted = self.noted())
     }
 
-    /// Adds an expression: how many there are.
-    pub(super) fn write_total(self, sql: &mut Sql) {
-        sql.push("CASE WHEN ");
-        self.write_all_are_stale(sql);
-        sql.push(" THEN (SELECT count(*)").push(self.rows()).push(") ELSE CAST(");
-        sql.push("coalesce((SELECT listed FROM listed_counts WHERE counted = ").push(self.literal());
-        sql.push(" AND key = -1 AND status = ''), 0) + coalesce((SELECT sum(");
-        self.write_block(sql);
-        sql.push(" - coalesce((SELECT c.listed FROM listed_counts c WHERE c.counted = ").push(self.literal());
-        sql.push(" AND c.key = n.key AND c.status = ''), 0)) FROM ");
-        self.write_stale(sql);
-        sql.push("), 0) AS bigint) END");
+    /// An expression: how many there are.
+    pub(super) fn total(self) -> Sql {
+        sql!(
+            "CASE WHEN {+all_are_stale} THEN (SELECT count(*) {+counted_rows}) ELSE CAST(
+               coalesce((SELECT listed FROM listed_counts
+                 WHERE counted = {+counted} AND key = -1 AND status = ''), 0)
+               + coalesce((SELECT sum({+count_of_block} - coalesce((SELECT c.listed FROM listed_counts c
+                 WHERE c.counted = {+counted} AND c.key = n.key AND c.status = ''), 0)) FROM {+stale_blocks}), 0)
+               AS bigint) END",
+            all_are_stale = self.all_are_stale(),
+            counted_rows = self.rows(),
+            counted = self.counted(),
+            count_of_block = self.count_of_block(),
+            stale_blocks = self.stale_blocks(),
+        )
     }
 
-    /// Adds the start of a statement whose pages may be far inside: the table `skipped (listed, last_id)`.
-    pub(super) fn write_skipped(self, sql: &mut Sql, page: PageRequest) -> PageStart {
-        if page.offset() < MAX_SKIPPED {
-            return PageStart::Offset(page);
-        }
-        sql.push("WITH blocks (key, listed) AS (SELECT key, listed FROM listed_counts WHERE counted = ");
-        sql.push(self.literal()).push(" AND key >= 0 AND status = '' AND key NOT IN (SELECT n.key FROM ");
-        self.write_stale(sql);
-        sql.push(") UNION ALL SELECT n.key, ");
-        self.write_block(sql);
-        sql.push(" FROM ");
-        self.write_stale(sql);
-        sql.push("), skipped (listed, last_id) AS (");
-        // Not the first id behind them: that of the last block is none.
-        sql.push("SELECT CAST(coalesce(max(through), 0) AS bigint), coalesce((max(key) << 10) + 1023, 0) FROM (");
-        sql.push("SELECT key, sum(listed) OVER (ORDER BY key) AS through FROM blocks) AS running WHERE through <= ");
-        sql.bind(page.offset()).push(" AND NOT ");
-        self.write_all_are_stale(sql);
-        sql.push(") ");
-        PageStart::Skipped(page)
+    /// Where a page begins.
+    pub(super) fn start_of(self, page: PageRequest) -> PageStart {
+        if page.offset() < MAX_SKIPPED { PageStart::Offset(page) } else { PageStart::Skipped(self, page) }
     }
 
     /// Counts some blocks again; without blocks, all.
     async fn recount(self, transaction: &mut Transaction, blocks: Option<&[i64]>) -> Result<(), StoreError> {
-        let mut sql = transaction.sql();
-        sql.push("DELETE FROM listed_counts WHERE counted = ").push(self.literal());
-        if let Some(blocks) = blocks {
-            sql.push(" AND (key = -1 OR key").in_ids(blocks).push(")");
-        }
-        transaction.execute(sql).await?;
-        let mut sql = transaction.sql();
-        sql.push(INSERT).push("SELECT ").push(self.literal());
-        match blocks {
+        let [old, new] = match blocks {
             Some(blocks) => {
                 let mut keys = JsonRows::new();
                 blocks.iter().for_each(|key| keys.push(&(key,)));
-                sql.push(", key, '', listed FROM (SELECT n.key, ");
-                self.write_block(&mut sql);
-                sql.push(" AS listed FROM ").push_rows(keys.text(), &[("key", "bigint")]);
-                sql.push(" AS n) AS counted WHERE listed > 0");
+                [
+                    sql!(
+                        "DELETE FROM listed_counts WHERE counted = {+counted} AND (key = -1 OR key {in blocks})",
+                        counted = self.counted(),
+                        blocks,
+                    ),
+                    sql!(
+                        "INSERT INTO listed_counts (counted, key, status, listed)
+                         SELECT {+counted}, key, '', listed
+                         FROM (SELECT n.key, {+count_of_block} AS listed FROM {rows keys: key bigint} AS n) AS counted
+                         WHERE listed > 0",
+                        counted = self.counted(),
+                        count_of_block = self.count_of_block(),
+                        keys = keys.text(),
+                    ),
+                ]
             }
-            None => {
-                sql.push(", id >> 10, '', count(*)").push(self.rows()).push(" GROUP BY 2");
-            }
+            None => [
+                sql!("DELETE FROM listed_counts WHERE counted = {+counted}", counted = self.counted()),
+                sql!(
+                    "INSERT INTO listed_counts (counted, key, status, listed)
+                     SELECT {+counted}, id >> 10, '', count(*) {+counted_rows} GROUP BY 2
+                     {scans: everything is counted}",
+                    counted = self.counted(),
+                    counted_rows = self.rows(),
+                ),
+            ],
+        };
+        let sum = sql!(
+            "INSERT INTO listed_counts (counted, key, status, listed)
+             SELECT {+counted}, -1, '', sum(listed) FROM listed_counts WHERE counted = {+counted}
+             HAVING sum(listed) > 0",
+            counted = self.counted(),
+        );
+        for sql in [old, new, sum] {
+            transaction.execute(sql).await?;
         }
-        transaction.execute(sql).await?;
-        let mut sql = transaction.sql();
-        sql.push(INSERT)
-            .push("SELECT ")
-            .push(self.literal())
-            .push(", -1, '', sum(listed) FROM listed_counts WHERE counted = ");
-        sql.push(self.literal()).push(" HAVING sum(listed) > 0");
-        transaction.execute(sql).await?;
         Ok(())
     }
 }
-
-const INSERT: &str = "INSERT INTO listed_counts (counted, key, status, listed) ";
 
 /// How many rows of an index are skipped one by one, before blocks are skipped by their counts.
 ///
@@ -164,26 +159,53 @@ const MAX_SKIPPED: i64 = 2_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PageStart {
     Offset(PageRequest),
-    Skipped(PageRequest),
+    Skipped(CountedList, PageRequest),
 }
 
 impl PageStart {
-    /// Adds the condition on the ids of a page.
-    pub(super) fn write_condition(self, sql: &mut Sql, id: &'static str) {
-        if let Self::Skipped(_) = self {
-            sql.push(" AND ").push(id).push(" > (SELECT last_id FROM skipped)");
+    /// The statement that reads a page: if it is far inside, with the table `skipped (listed, last_id)`.
+    pub(super) fn with_skipped(self, statement: Sql) -> Sql {
+        let Self::Skipped(list, page) = self else { return statement };
+        // Not the first id behind the skipped blocks: that of the last block is none.
+        sql!(
+            "WITH blocks (key, listed) AS (
+               SELECT key, listed FROM listed_counts
+               WHERE counted = {+counted} AND key >= 0 AND status = '' AND key NOT IN (SELECT n.key FROM {+left_out})
+               UNION ALL
+               SELECT n.key, {+count_of_block} FROM {+stale_blocks}),
+             skipped (listed, last_id) AS (
+               SELECT CAST(coalesce(max(through), 0) AS bigint), coalesce((max(key) << 10) + 1023, 0)
+               FROM (SELECT key, sum(listed) OVER (ORDER BY key) AS through FROM blocks) AS running
+               WHERE through <= {offset} AND NOT {+all_are_stale})
+             {+statement}",
+            counted = list.counted(),
+            left_out = list.stale_blocks(),
+            count_of_block = list.count_of_block(),
+            stale_blocks = list.stale_blocks(),
+            offset = page.offset(),
+            all_are_stale = list.all_are_stale(),
+            statement,
+        )
+    }
+
+    /// The condition on the ids of a page, after others.
+    pub(super) fn behind_skipped(self, id: &'static str) -> Sql {
+        match self {
+            Self::Offset(_) => Sql::default(),
+            Self::Skipped(..) => sql!(" AND {+id} > (SELECT last_id FROM skipped)", id = Sql::text(id)),
         }
     }
 
-    /// Adds the limit and the offset.
-    pub(super) fn write_limit(self, sql: &mut Sql) {
+    /// The limit and the offset.
+    pub(super) fn limit(self) -> Sql {
         match self {
-            Self::Offset(page) => sql.limit(&PageScan::forward(page, SortDirection::Ascending)),
-            Self::Skipped(page) => {
-                sql.push(" LIMIT ").bind(i64::from(page.size)).push(" OFFSET ").bind(page.offset());
-                sql.push(" - (SELECT listed FROM skipped)")
-            }
-        };
+            Self::Offset(page) => sql!("{page scan}", scan = PageScan::forward(page, SortDirection::Ascending)),
+            Self::Skipped(_, page) => sql!(
+                " LIMIT {size} OFFSET {offset} - (SELECT listed FROM skipped)",
+                size = page.size,
+                offset = page.offset(),
+            ),
+        }
     }
 }
 
@@ -271,10 +293,10 @@ pub(super) async fn recount(database: &Database) -> Result<(), StoreError> {
 
 /// Counts again what is noted, by the transaction itself too.
 pub(super) async fn recount_within(transaction: &mut Transaction) -> Result<(), StoreError> {
-    let mut sql = transaction.sql();
-    sql.push_either(
-        "WITH note AS (DELETE FROM stale_counts RETURNING counted, key) SELECT DISTINCT counted, key FROM note",
-        "SELECT DISTINCT counted, key FROM stale_counts",
+    let sql = sql!(
+        "{pg: WITH note AS (DELETE FROM stale_counts RETURNING counted, key) SELECT DISTINCT counted, key FROM note
+         | lite: SELECT DISTINCT counted, key FROM stale_counts}
+         {scans: all notes are taken}"
     );
     let notes = transaction.fetch_all(sql).await?;
     if notes.is_empty() {
@@ -308,53 +330,68 @@ pub(super) async fn recount_within(transaction: &mut Transaction) -> Result<(), 
 
 /// Counts the members of some groups again; without groups, of all.
 async fn recount_members(transaction: &mut Transaction, groups: Option<&[i64]>) -> Result<(), StoreError> {
-    let mut sql = transaction.sql();
-    sql.push("DELETE FROM listed_counts WHERE counted = 'members'");
-    if let Some(groups) = groups {
-        sql.push(" AND key").in_ids(groups);
+    let [old, new] = match groups {
+        Some(groups) => [
+            sql!("DELETE FROM listed_counts WHERE counted = 'members' AND key {in groups}", groups),
+            sql!(
+                "INSERT INTO listed_counts (counted, key, status, listed)
+                 SELECT 'members', group_id, '', count(*) FROM group_members
+                 WHERE group_id {in groups} GROUP BY group_id",
+                groups,
+            ),
+        ],
+        None => [
+            sql!("DELETE FROM listed_counts WHERE counted = 'members'"),
+            sql!(
+                "INSERT INTO listed_counts (counted, key, status, listed)
+                 SELECT 'members', group_id, '', count(*) FROM group_members GROUP BY group_id
+                 {scans: everything is counted}"
+            ),
+        ],
+    };
+    for sql in [old, new] {
+        transaction.execute(sql).await?;
     }
-    transaction.execute(sql).await?;
-    let mut sql = transaction.sql();
-    sql.push(INSERT).push("SELECT 'members', group_id, '', count(*) FROM group_members");
-    if let Some(groups) = groups {
-        sql.push(" WHERE group_id").in_ids(groups);
-    }
-    sql.push(" GROUP BY group_id");
-    transaction.execute(sql).await?;
     Ok(())
 }
 
-/// Adds a query of how many counts are wrong, apart from noted ones.
-pub(super) fn write_count_wrong(sql: &mut Sql) {
-    sql.push("SELECT count(*) FROM (SELECT counted, key FROM (");
-    for list in CountedList::ALL {
-        sql.push("SELECT ").push(list.literal()).push(" AS counted, ").push(list.noted()).push(" AS noted, ");
-        sql.push("id >> 10 AS key, count(*) AS listed").push(list.rows()).push(" GROUP BY id >> 10 UNION ALL ");
-    }
+/// How many counts are wrong, apart from noted ones. The total of a list is that of the kept counts, also of noted ones.
+pub(super) fn count_wrong() -> Sql {
     // A program without foreign keys may write members of groups that can't be.
-    sql.push(
-        "SELECT 'members', 'members', group_id, count(*) FROM group_members WHERE group_id > 0 GROUP BY group_id ",
-    );
-    sql.push(
-        "UNION ALL SELECT counted, CASE counted WHEN 'managed groups' THEN 'groups' ELSE counted END, key, -listed ",
-    );
-    sql.push(
-        "FROM listed_counts WHERE counted IN ('forms', 'groups', 'managed groups', 'users', 'members') AND key >= 0 ",
-    );
-    // The total is that of the kept counts, also of noted ones.
-    sql.push(
-        "UNION ALL SELECT counted, 'total', -1, CASE key WHEN -1 THEN -listed ELSE listed END FROM listed_counts ",
-    );
-    sql.push("WHERE counted IN ('forms', 'groups', 'managed groups', 'users')");
-    sql.push(") AS differences WHERE NOT EXISTS (SELECT 1 FROM stale_counts n ");
-    sql.push("WHERE n.counted = differences.noted AND n.key IN (differences.key, -1)) ");
-    sql.push("GROUP BY counted, key HAVING sum(listed) <> 0) AS wrong");
+    sql!(
+        "SELECT count(*) FROM (
+           SELECT counted, key FROM (
+             SELECT 'forms' AS counted, 'forms' AS noted, id >> 10 AS key, count(*) AS listed
+             FROM forms WHERE NOT disabled AND parent_id IS NULL GROUP BY id >> 10
+             UNION ALL
+             SELECT 'groups', 'groups', id >> 10, count(*) FROM groups GROUP BY id >> 10
+             UNION ALL
+             SELECT 'managed groups', 'groups', id >> 10, count(*) FROM groups WHERE managed GROUP BY id >> 10
+             UNION ALL
+             SELECT 'users', 'users', id >> 10, count(*) FROM users GROUP BY id >> 10
+             UNION ALL
+             SELECT 'members', 'members', group_id, count(*) FROM group_members WHERE group_id > 0 GROUP BY group_id
+             UNION ALL
+             SELECT counted, CASE counted WHEN 'managed groups' THEN 'groups' ELSE counted END, key, -listed
+             FROM listed_counts
+             WHERE counted IN ('forms', 'groups', 'managed groups', 'users', 'members') AND key >= 0
+             UNION ALL
+             SELECT counted, 'total', -1, CASE key WHEN -1 THEN -listed ELSE listed END
+             FROM listed_counts WHERE counted IN ('forms', 'groups', 'managed groups', 'users')) AS differences
+           WHERE NOT EXISTS (
+             SELECT 1 FROM stale_counts n
+             WHERE n.counted = differences.noted AND n.key IN (differences.key, -1))
+           GROUP BY counted, key HAVING sum(listed) <> 0) AS wrong
+         {scans: everything is counted}"
+    )
 }
 
 /// Notes that every count may be wrong.
 pub(super) async fn note_all(transaction: &mut Transaction) -> Result<(), StoreError> {
-    let mut sql = transaction.sql();
-    sql.push("INSERT INTO stale_counts SELECT column1, -1 FROM (VALUES ('forms'), ('groups'), ('users'), ('members')) AS all_counts");
+    let sql = sql!(
+        "INSERT INTO stale_counts
+         SELECT column1, -1 FROM (VALUES ('forms'), ('groups'), ('users'), ('members')) AS all_counts"
+    );
     transaction.execute(sql).await?;
     Ok(())
 }
@@ -363,9 +400,8 @@ pub(super) async fn note_all(transaction: &mut Transaction) -> Result<(), StoreE
 pub(super) async fn repair(database: &Database) -> Result<u64, StoreError> {
     recount(database).await?;
     let mut transaction = Settler::begin_for_a_command(database).await?;
-    let mut sql = transaction.sql();
-    write_count_wrong(&mut sql);
-    let wrong: i64 = transaction.fetch_all(sql).await?.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
+    let rows = transaction.fetch_all(count_wrong()).await?;
+    let wrong: i64 = rows.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
     if wrong > 0 {
         note_all(&mut transaction).await?;
         recount_within(&mut transaction).await?;

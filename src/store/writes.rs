@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 
 use super::engine::CountedBy;
+use super::statement::{Texts, sql};
 use super::{Store, StoreError};
 
 impl Store {
@@ -17,22 +18,25 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`]; on SQLite there are no such counters.
     pub async fn writes(&self, by: &CountedBy, names: &[String]) -> Result<HashMap<String, i64>, StoreError> {
-        let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        match by {
-            CountedBy::Server(_) => {
-                sql.push("SELECT datname::text, tup_inserted + tup_updated + tup_deleted FROM pg_stat_database ");
-                sql.push("WHERE datname").in_texts(names);
-            }
+        let names: Texts = names.iter().collect();
+        let sql = match by {
+            CountedBy::Server(_) => sql!(
+                "SELECT datname::text, tup_inserted + tup_updated + tup_deleted
+                 FROM pg_stat_database
+                 WHERE datname {in names}",
+                names,
+            ),
             // Every write to the data is noted in the first two tables, and what is to be sent again in the others.
-            CountedBy::Database(..) => {
-                sql.push("SELECT nspname::text, sum(pg_stat_get_tuples_inserted(c.oid) + ");
-                sql.push("pg_stat_get_tuples_updated(c.oid))::bigint FROM pg_namespace n ");
-                sql.push("JOIN pg_class c ON c.relnamespace = n.oid AND c.relkind = 'r' AND c.relname IN ");
-                sql.push("('intake', 'form_notes', 'subscriptions', 'webhook_events') WHERE nspname");
-                sql.in_texts(names).push(" GROUP BY nspname");
-            }
-        }
+            CountedBy::Database(..) => sql!(
+                "SELECT nspname::text, sum(pg_stat_get_tuples_inserted(c.oid) + pg_stat_get_tuples_updated(c.oid))::bigint
+                 FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid AND c.relkind = 'r'
+                   AND c.relname IN ('intake', 'form_notes', 'subscriptions', 'webhook_events')
+                 WHERE nspname {in names}
+                 GROUP BY nspname",
+                names,
+            ),
+        };
+        let mut reader = self.database.reader().await?;
         let rows = reader.fetch_all(sql).await?;
         Ok(rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, sqlx::Error>>()?)
     }

@@ -7,6 +7,7 @@ mod definitions;
 mod pooler;
 mod restored;
 mod shared;
+mod statements;
 mod trigrams;
 mod url;
 

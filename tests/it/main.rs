@@ -14,6 +14,7 @@ mod dns;
 mod domains;
 mod drill;
 mod edge;
+mod endpoints;
 mod gate;
 mod harness;
 mod isolation;

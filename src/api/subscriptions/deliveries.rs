@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::managing::subscription_id;
 use crate::api::id::{Id, IdKind};
 use crate::api::time::Rfc3339Micros;
-use crate::api::{Call, page, query, store};
+use crate::api::{Call, page, query};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;
@@ -47,8 +47,8 @@ impl<'d> From<&'d AttemptRecord> for DeliveryJson<'d> {
     }
 }
 
-pub(in crate::api) async fn list(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
-    let id = subscription_id(id)?;
+pub(in crate::api) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = subscription_id(call.id())?;
     let mut faults = Faults::default();
     let request = page::parse(call, PAGE_SIZE, &mut faults);
     let accepted = match query::value(call, "status", &mut faults).as_deref() {
@@ -61,7 +61,7 @@ pub(in crate::api) async fn list(admitted: &Admitted, call: &Call<'_>, id: &str)
         }
     };
     let request = faults.into_result(request)?;
-    let attempts = store(admitted).await?.list_attempts(id, accepted, request).await?;
+    let attempts = call.store(admitted).await?.list_attempts(id, accepted, request).await?;
     let attempts = attempts.ok_or(Refusal::SubscriptionNotFound)?;
     let path = format!("/api/v1/subscribe/{}/deliveries", IdKind::Subscription.id(id));
     Ok(page::reply(call, &path, request, attempts, |json, attempt| {

@@ -6,11 +6,11 @@ use http::StatusCode;
 use serde_json::json;
 
 use super::{SubscriptionJson, new_secret};
+use crate::api::Call;
 use crate::api::body::Body;
 use crate::api::id::IdKind;
 use crate::api::reader::Scalar;
 use crate::api::values::{self, FieldPath};
-use crate::api::{Call, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;
@@ -27,25 +27,25 @@ const DEFAULT_GRACE_SECONDS: u32 = 24 * 60 * 60;
 /// miss events.
 const MAX_GRACE_SECONDS: u32 = 30 * 24 * 60 * 60;
 
-pub(in crate::api) async fn pause(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = subscription_id(id)?;
-    reply(store(admitted).await?.pause_subscription(id, None).await?, None)
+pub(in crate::api) async fn pause(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = subscription_id(call.id())?;
+    reply(call.store(admitted).await?.pause_subscription(id, None).await?, None)
 }
 
-pub(in crate::api) async fn resume(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
-    let id = subscription_id(id)?;
-    let resumed = store(admitted).await?.resume_subscription(id, None).await?;
+pub(in crate::api) async fn resume(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = subscription_id(call.id())?;
+    let resumed = call.store(admitted).await?.resume_subscription(id, None).await?;
     call.subscription_changes.announce(&admitted.tenant().slug);
     reply(resumed, None)
 }
 
-pub(in crate::api) async fn rotate(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
-    let id = subscription_id(id)?;
+pub(in crate::api) async fn rotate(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = subscription_id(call.id())?;
     let body = Body::of(call, &["grace_seconds"])?;
     let mut faults = Faults::default();
     let sent = body.entries().next().map(|entry| values::scalar(entry, &mut faults, grace_seconds)).transpose()?;
     let grace = faults.into_result(sent.flatten())?.unwrap_or(DEFAULT_GRACE_SECONDS);
-    let store = store(admitted).await?;
+    let store = call.store(admitted).await?;
     let target_url = store.find_subscription(id).await?.ok_or(Refusal::SubscriptionNotFound)?.target_url;
     let secret = new_secret();
     let sealed = call.seals.seal(&secret, &target_url);

@@ -2,11 +2,11 @@
 
 use super::managing::{reply, subscription_id};
 use super::shown::parse_replay_start;
+use crate::api::Call;
 use crate::api::body::{Body, BodyEntry};
 use crate::api::id::IdKind;
 use crate::api::reader::Scalar;
 use crate::api::values::{self, FieldPath};
-use crate::api::{Call, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;
@@ -19,8 +19,8 @@ const MAX_SUBMISSIONS: usize = 100;
 
 const KEYS: [&str; 4] = ["event", "submissions", "since", "failed"];
 
-pub(in crate::api) async fn replay(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
-    let id = subscription_id(id)?;
+pub(in crate::api) async fn replay(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = subscription_id(call.id())?;
     let body = Body::of(call, &KEYS)?;
     let mut entries = body.entries();
     let (Some(entry), None) = (entries.next(), entries.next()) else {
@@ -35,7 +35,7 @@ pub(in crate::api) async fn replay(admitted: &Admitted, call: &Call<'_>, id: &st
         let fault = format_args!("The submissions must be 1 to {MAX_SUBMISSIONS} ids.");
         return Err(Faults::single("submissions", fault));
     }
-    let store = store(admitted).await?;
+    let store = call.store(admitted).await?;
     match store.replay(id, &wanted, None).await? {
         Replayed::Due => {}
         Replayed::UnknownSubscription => return Err(Refusal::SubscriptionNotFound),

@@ -13,7 +13,7 @@ use super::deliveries::DeliveryJson;
 use super::managing::subscription_id;
 use crate::api::id::IdKind;
 use crate::api::submissions::{Envelope, EnvelopeBody};
-use crate::api::{Call, query, store};
+use crate::api::{Call, query};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::host::HostName;
@@ -139,9 +139,9 @@ fn envelope<'e>(
     }
 }
 
-pub(in crate::api) async fn test(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
-    let id = subscription_id(id)?;
-    let (store, tenant) = (store(admitted).await?, admitted.tenant());
+pub(in crate::api) async fn test(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let id = subscription_id(call.id())?;
+    let (store, tenant) = (call.store(admitted).await?, admitted.tenant());
     let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
     match send_test(&store, call.tests, call.seals, origin, id).await {
         Ok(attempt) => Ok(Reply::json(StatusCode::OK, &json!({ "data": DeliveryJson::from(&attempt) }))),
@@ -165,7 +165,7 @@ pub(in crate::api) async fn sample(admitted: &Admitted, call: &Call<'_>) -> Resu
         faults.add("form", "The form must be the id of a form.");
     }
     let (event, form) = faults.into_result((event.unwrap_or_default(), form.flatten()))?;
-    let (store, tenant) = (store(admitted).await?, admitted.tenant());
+    let (store, tenant) = (call.store(admitted).await?, admitted.tenant());
     let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
     let mut array = String::from("[");
     for sample in store.sample_submissions(event, form, SAMPLES).await? {

@@ -5,6 +5,7 @@
 //! never found broken because of a writer.
 
 use super::{AuditRecord, COLUMNS};
+use crate::store::statement::{Sql, sql};
 use crate::store::{Store, StoreError};
 
 /// How many rows are read at a time.
@@ -91,12 +92,16 @@ impl Store {
         let mut after = i64::MIN;
         loop {
             let mut reader = self.database.reader().await?;
-            let mut end = reader.sql();
-            end.push("SELECT last_id, digest, EXISTS (SELECT 1 FROM tokens) FROM audit_state");
+            let end = sql!(
+                "SELECT last_id, digest, EXISTS (SELECT 1 FROM tokens) FROM audit_state {scans: one token is enough}"
+            );
             let Some(end) = reader.fetch_optional(end).await? else { return Ok(AuditVerdict::EndMissing) };
-            let mut page = reader.sql();
-            page.push("SELECT ").push(COLUMNS).push(" FROM audit_log WHERE id > ").bind(after);
-            page.push(" ORDER BY id LIMIT ").bind(ROWS_A_PAGE);
+            let page = sql!(
+                "SELECT {+columns} FROM audit_log WHERE id > {after} ORDER BY id LIMIT {rows}",
+                columns = Sql::text(COLUMNS),
+                after,
+                rows = ROWS_A_PAGE,
+            );
             let rows = reader.fetch_all(page).await?;
             drop(reader);
             if rows.is_empty() {

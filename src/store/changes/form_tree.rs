@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
+use crate::store::statement::sql;
 
 /// How many placements of moved forms are compared, and how many levels of the tree are climbed.
 ///
@@ -70,21 +71,26 @@ pub(super) async fn has_changed(
     if gone.is_empty() {
         return Ok(false);
     }
-    let mut sql = reader.sql();
-    sql.push("SELECT EXISTS (SELECT 1 FROM submission_changes WHERE seq > ").bind(position).push(" AND form_id");
-    sql.in_ids(&gone).push(") OR EXISTS (SELECT 1 FROM submission_moves WHERE seq > ").bind(position);
-    sql.push(" AND form_id").in_ids(&gone).push(")");
+    let sql = sql!(
+        "SELECT EXISTS (SELECT 1 FROM submission_changes WHERE seq > {position} AND form_id {in gone})
+           OR EXISTS (SELECT 1 FROM submission_moves WHERE seq > {position} AND form_id {in gone})",
+        position,
+        gone,
+    );
     Ok(reader.fetch_one(sql).await?.get(0)?)
 }
 
 /// The forms that were moved or deleted after a number. None: there are too many.
 async fn moved_since(reader: &mut PooledConnection, seen: i64) -> Result<Option<BTreeMap<i64, Moved>>, StoreError> {
-    let mut sql = reader.sql();
-    sql.push("SELECT form_id, seq, parent_id, deleted FROM form_placements p WHERE form_id IN ");
-    sql.push("(SELECT form_id FROM form_placements WHERE seq > ").bind(seen);
-    // Others were inserted since.
-    sql.push(") AND EXISTS (SELECT 1 FROM form_placements o WHERE o.form_id = p.form_id AND o.seq <= ").bind(seen);
-    sql.push(") ORDER BY form_id, seq LIMIT ").bind(MAX_PLACEMENTS + 1);
+    // Forms without an older placement were inserted since.
+    let sql = sql!(
+        "SELECT form_id, seq, parent_id, deleted FROM form_placements p
+         WHERE form_id IN (SELECT form_id FROM form_placements WHERE seq > {seen})
+           AND EXISTS (SELECT 1 FROM form_placements o WHERE o.form_id = p.form_id AND o.seq <= {seen})
+         ORDER BY form_id, seq LIMIT {limit}",
+        seen,
+        limit = MAX_PLACEMENTS + 1,
+    );
     let rows = reader.fetch_all(sql).await?;
     if i64::try_from(rows.len()).is_ok_and(|rows| rows > MAX_PLACEMENTS) {
         return Ok(None);
@@ -117,8 +123,7 @@ async fn parents_of(
             return Ok(Some(parents));
         }
         let ids: Vec<i64> = above.iter().copied().collect();
-        let mut sql = reader.sql();
-        sql.push("SELECT id, parent_id FROM forms WHERE id").in_ids(&ids);
+        let sql = sql!("SELECT id, parent_id FROM forms WHERE id {in ids}", ids = &ids);
         parents.extend(ids.iter().map(|id| (*id, None)));
         above.clear();
         for row in reader.fetch_all(sql).await? {

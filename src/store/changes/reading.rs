@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::stamps::{LogMark, write_stamp_of, write_stamp_of_number};
+use super::stamps::{LogMark, stamp_of};
 use super::{Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom};
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
-use crate::store::search::write_with_sub_forms;
-use crate::store::settle::write_is_settled;
-use crate::store::statement::{Row, Sql};
+use crate::store::search::with_sub_forms;
+use crate::store::settle::is_settled;
+use crate::store::statement::{Row, Sql, sql};
 use crate::store::submissions::read_submissions;
 
 /// Of how many forms, sub-forms included, the changes are looked up one form after the other.
@@ -49,14 +49,16 @@ struct LogEntry {
 impl LogState {
     pub(super) async fn read(reader: &mut PooledConnection, from: &ChangesFrom) -> Result<Self, sqlx::Error> {
         let seen = if let ChangesFrom::Cursor(cursor) = from { cursor.seen.seq } else { 0 };
-        let mut sql = reader.sql();
-        sql.push("SELECT epoch, last_seq, ");
-        write_stamp_of(&mut sql, "last_seq");
-        sql.push(", forgotten_seq, unstamped_seq, ");
-        write_stamp_of_number(&mut sql, seen);
-        sql.push(", EXISTS (SELECT 1 FROM form_placements WHERE seq > ").bind(seen).push("), ");
-        write_is_settled(&mut sql);
-        sql.push(", EXISTS (SELECT 1 FROM form_notes) FROM change_state");
+        let sql = sql!(
+            "SELECT epoch, last_seq, {+stamp_of_last}, forgotten_seq, unstamped_seq, {+stamp_of_seen},
+               EXISTS (SELECT 1 FROM form_placements WHERE seq > {seen}), {+is_settled},
+               EXISTS (SELECT 1 FROM form_notes)
+             FROM change_state",
+            stamp_of_last = stamp_of(Sql::text("last_seq")),
+            stamp_of_seen = stamp_of(sql!("{seen}", seen)),
+            seen,
+            is_settled = is_settled(),
+        );
         let row = reader.fetch_one(sql).await?;
         Ok(Self {
             epoch: row.get(0)?,
@@ -82,10 +84,7 @@ pub(super) async fn read_page(
     // One more than is returned shows whether there is more.
     let (wanted, before) = (i64::from(limit) + 1, cursor.position);
     let (mut entries, read_to) = if forms.is_empty() {
-        let mut sql = reader.sql();
-        write_entries(&mut sql, &cursor);
-        sql.push(" ORDER BY seq LIMIT ").bind(wanted);
-        (read_entries(reader, sql, &cursor).await?, state.last.seq)
+        (read_entries(reader, entries_after(&cursor, Sql::default(), wanted), &cursor).await?, state.last.seq)
     } else {
         entries_of_forms(reader, &cursor, state, forms, wanted).await?
     };
@@ -122,18 +121,22 @@ async fn unnumbered_among(reader: &mut PooledConnection, entries: &[LogEntry]) -
     if ids.is_empty() {
         return Ok(HashSet::new());
     }
-    let mut sql = reader.sql();
-    sql.push("SELECT submission_id FROM intake WHERE submission_id").in_ids(&ids);
-    // The parents that show a noted submission, and those that showed it.
-    sql.push(" UNION SELECT s.parent_id FROM intake n JOIN submissions s ON s.id = n.submission_id WHERE s.parent_id");
-    sql.in_ids(&ids);
-    sql.push(" UNION SELECT c.shown_in FROM intake n JOIN submission_changes c ON c.submission_id = n.submission_id ");
-    sql.push("WHERE c.shown_in").in_ids(&ids);
-    // Children that may be shown elsewhere now.
-    sql.push(" UNION SELECT s.id FROM intake n JOIN submissions s ON s.parent_id = n.submission_id WHERE n.children ");
-    sql.push("AND s.id").in_ids(&ids);
-    // A note about a form, or everything.
-    sql.push(" UNION SELECT NULL FROM intake WHERE submission_id IS NULL");
+    // Noted submissions, the parents that show them, those that showed them, children that may be shown elsewhere now, and
+    // NULL if there is a note about a form, or everything.
+    let sql = sql!(
+        "SELECT submission_id FROM intake WHERE submission_id {in ids}
+         UNION
+         SELECT s.parent_id FROM intake n JOIN submissions s ON s.id = n.submission_id WHERE s.parent_id {in ids}
+         UNION
+         SELECT c.shown_in FROM intake n JOIN submission_changes c ON c.submission_id = n.submission_id
+         WHERE c.shown_in {in ids}
+         UNION
+         SELECT s.id FROM intake n JOIN submissions s ON s.parent_id = n.submission_id
+         WHERE n.children AND s.id {in ids}
+         UNION
+         SELECT NULL FROM intake WHERE submission_id IS NULL",
+        ids = &ids,
+    );
     let rows = reader.fetch_all(sql).await?;
     let found: HashSet<Option<i64>> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
     Ok(if found.contains(&None) { ids.into_iter().collect() } else { found.into_iter().flatten().collect() })
@@ -147,10 +150,11 @@ async fn entries_of_forms(
     forms: &[i64],
     wanted: i64,
 ) -> Result<(Vec<LogEntry>, i64), StoreError> {
-    let mut sql = reader.sql();
-    sql.push("SELECT id FROM ");
-    write_with_sub_forms(&mut sql, forms);
-    sql.push(" AS wanted LIMIT ").bind(MAX_LOOKED_UP as i64 + 1);
+    let sql = sql!(
+        "SELECT id FROM {+with_sub_forms} AS wanted LIMIT {limit}",
+        with_sub_forms = with_sub_forms(forms),
+        limit = MAX_LOOKED_UP as i64 + 1,
+    );
     let rows = reader.fetch_all(sql).await?;
     let mut all: Vec<i64> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
     let (mut entries, mut read_to) = (Vec::new(), state.last.seq);
@@ -160,37 +164,35 @@ async fn entries_of_forms(
         let all: Vec<i64> = all.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
         if cursor.position < state.last.seq {
             for form in &all {
-                let mut sql = reader.sql();
-                write_entries(&mut sql, cursor);
-                sql.push(" AND form_id = ").bind(*form).push(" ORDER BY seq LIMIT ").bind(wanted);
+                let sql = entries_after(cursor, sql!(" AND form_id = {form}", form = *form), wanted);
                 entries.extend(read_entries(reader, sql, cursor).await?);
             }
-            let within = |sql: &mut Sql| _ = sql.in_ids(&all);
+            let within = || sql!("{in all}", all = &all);
             entries.extend(read_moves(reader, cursor, read_to, wanted, within).await?);
             mark_entered(reader, cursor, &mut entries, within).await?;
         }
     } else {
-        let mut sql = reader.sql();
-        sql.push("SELECT max(seq), count(*) FROM (SELECT seq FROM submission_changes WHERE seq > ");
-        sql.bind(cursor.position).push(" ORDER BY seq LIMIT ").bind(MAX_READ).push(") AS next");
+        let sql = sql!(
+            "SELECT max(seq), count(*)
+             FROM (SELECT seq FROM submission_changes WHERE seq > {position} ORDER BY seq LIMIT {limit}) AS next",
+            position = cursor.position,
+            limit = MAX_READ,
+        );
         let row = reader.fetch_one(sql).await?;
         if row.get::<i64>(1)? == MAX_READ {
             read_to = row.get::<Option<i64>>(0)?.unwrap_or(state.last.seq);
         }
-        let within = |sql: &mut Sql| {
-            sql.push(" IN (SELECT id FROM ");
-            write_with_sub_forms(sql, forms);
-            // One that was deleted has no submissions, and may have had some.
-            sql.push(" AS wanted UNION SELECT ");
-            sql.push_either("unnest(", "value FROM json_each(").bind(forms.to_vec());
-            sql.push_either("::bigint[]))", "))");
+        // One that was deleted has no submissions, and may have had some.
+        let within = || {
+            sql!(
+                "IN (SELECT id FROM {+with_sub_forms} AS wanted
+                   UNION SELECT {pg: unnest({forms}::bigint[]) | lite: value FROM json_each({forms})})",
+                with_sub_forms = with_sub_forms(forms),
+                forms,
+            )
         };
-        let mut sql = reader.sql();
-        write_entries(&mut sql, cursor);
-        sql.push(" AND seq <= ").bind(read_to).push(" AND form_id");
-        within(&mut sql);
-        sql.push(" ORDER BY seq LIMIT ").bind(wanted);
-        entries.extend(read_entries(reader, sql, cursor).await?);
+        let of_forms = sql!(" AND seq <= {read_to} AND form_id {+within}", read_to, within = within());
+        entries.extend(read_entries(reader, entries_after(cursor, of_forms, wanted), cursor).await?);
         entries.extend(read_moves(reader, cursor, read_to, wanted, within).await?);
         mark_entered(reader, cursor, &mut entries, within).await?;
     }
@@ -199,31 +201,31 @@ async fn entries_of_forms(
     Ok((entries, read_to))
 }
 
-/// The submissions that left the forms for others. `within` adds the condition on a form. One that left several of them
+/// The submissions that left the forms for others. `within` is the condition on a form. One that left several of them
 /// in turn is read once, by its last move.
 async fn read_moves(
     reader: &mut PooledConnection,
     cursor: &ChangeCursor,
     read_to: i64,
     wanted: i64,
-    within: impl Fn(&mut Sql),
+    within: impl Fn() -> Sql,
 ) -> Result<Vec<LogEntry>, StoreError> {
-    let mut sql = reader.sql();
-    sql.push(
-        "SELECT m.submission_id, m.form_id, m.seq, m.seq, TRUE, m.changed_at FROM submission_moves m WHERE m.seq > ",
+    let sql = sql!(
+        "SELECT m.submission_id, m.form_id, m.seq, m.seq, TRUE, m.changed_at FROM submission_moves m
+         WHERE m.seq > {after} AND m.seq <= {read_to} AND m.form_id {+was_within}
+           AND NOT EXISTS (
+             SELECT 1 FROM submission_changes c WHERE c.submission_id = m.submission_id AND c.form_id {+is_within})
+           AND NOT EXISTS (
+             SELECT 1 FROM submission_moves l
+             WHERE l.submission_id = m.submission_id AND l.seq > m.seq AND l.form_id {+was_within_later})
+         ORDER BY m.seq LIMIT {wanted}",
+        after = cursor.position.max(cursor.began),
+        read_to,
+        was_within = within(),
+        is_within = within(),
+        was_within_later = within(),
+        wanted,
     );
-    sql.bind(cursor.position.max(cursor.began)).push(" AND m.seq <= ").bind(read_to).push(" AND m.form_id");
-    within(&mut sql);
-    sql.push(
-        " AND NOT EXISTS (SELECT 1 FROM submission_changes c WHERE c.submission_id = m.submission_id AND c.form_id",
-    );
-    within(&mut sql);
-    sql.push(
-        ") AND NOT EXISTS (SELECT 1 FROM submission_moves l WHERE l.submission_id = m.submission_id AND l.seq > m.seq",
-    );
-    sql.push(" AND l.form_id");
-    within(&mut sql);
-    sql.push(") ORDER BY m.seq LIMIT ").bind(wanted);
     read_entries(reader, sql, cursor).await
 }
 
@@ -232,18 +234,20 @@ async fn mark_entered(
     reader: &mut PooledConnection,
     cursor: &ChangeCursor,
     entries: &mut [LogEntry],
-    within: impl Fn(&mut Sql),
+    within: impl Fn() -> Sql,
 ) -> Result<(), StoreError> {
     let updated = entries.iter().filter(|entry| entry.change.kind == ChangeKind::Updated);
     let ids: Vec<i64> = updated.map(|entry| entry.change.submission).collect();
     if ids.is_empty() {
         return Ok(());
     }
-    let mut sql = reader.sql();
-    sql.push("SELECT m.submission_id FROM submission_moves m WHERE m.seq > ").bind(cursor.base);
-    sql.push(" AND m.submission_id").in_ids(&ids).push(" AND NOT (m.form_id");
-    within(&mut sql);
-    sql.push(")");
+    let sql = sql!(
+        "SELECT m.submission_id FROM submission_moves m
+         WHERE m.seq > {base} AND m.submission_id {in ids} AND NOT (m.form_id {+within})",
+        base = cursor.base,
+        ids,
+        within = within(),
+    );
     let rows = reader.fetch_all(sql).await?;
     let entered: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
     for entry in entries {
@@ -254,13 +258,17 @@ async fn mark_entered(
     Ok(())
 }
 
-/// Adds the query of the entries after a cursor, up to further conditions. Of what was deleted before it began, a reader
-/// has seen nothing.
-fn write_entries(sql: &mut Sql, cursor: &ChangeCursor) {
-    sql.push(
-        "SELECT submission_id, form_id, seq, listed_seq, deleted, changed_at FROM submission_changes WHERE seq > ",
-    );
-    sql.bind(cursor.position).push(" AND (NOT deleted OR seq > ").bind(cursor.began).push(")");
+/// The entries after a cursor, under further conditions. Of what was deleted before it began, a reader has seen nothing.
+fn entries_after(cursor: &ChangeCursor, further: Sql, wanted: i64) -> Sql {
+    sql!(
+        "SELECT submission_id, form_id, seq, listed_seq, deleted, changed_at FROM submission_changes
+         WHERE seq > {position} AND (NOT deleted OR seq > {began}){+further}
+         ORDER BY seq LIMIT {wanted}",
+        position = cursor.position,
+        began = cursor.began,
+        further,
+        wanted,
+    )
 }
 
 async fn read_entries(

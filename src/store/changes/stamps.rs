@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::Sql;
+use crate::store::statement::{Sql, sql};
 
 /// A number of the log, and the stamp of the settling that gave it. Zero, without a stamp, is before the first change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,43 +22,27 @@ pub struct LogMark {
     pub stamp: i64,
 }
 
-/// Adds an expression, up to the number: the stamp of the settling that gave it. [`end_stamp_of`] ends it.
-fn begin_stamp_of(sql: &mut Sql) -> &mut Sql {
-    sql.push("coalesce((SELECT h.stamp FROM change_stamps h WHERE h.seq >= ")
+/// An expression: the stamp of the settling that gave a number.
+pub(in crate::store) fn stamp_of(number: Sql) -> Sql {
+    sql!("coalesce((SELECT h.stamp FROM change_stamps h WHERE h.seq >= {+number} ORDER BY h.seq LIMIT 1), 0)", number)
 }
 
-fn end_stamp_of(sql: &mut Sql) -> &mut Sql {
-    sql.push(" ORDER BY h.seq LIMIT 1), 0)")
-}
-
-/// Adds an expression: the stamp of the number in a column, or of a subquery.
-pub(in crate::store) fn write_stamp_of(sql: &mut Sql, number: &'static str) {
-    begin_stamp_of(sql).push(number);
-    end_stamp_of(sql);
-}
-
-/// Adds an expression: the stamp of a number now.
-pub(in crate::store) fn write_stamp_of_number(sql: &mut Sql, number: i64) {
-    begin_stamp_of(sql).bind(number);
-    end_stamp_of(sql);
-}
-
-/// Adds a condition: the log still has the history of a mark.
-pub(in crate::store) fn write_is_in_log(sql: &mut Sql, mark: LogMark) {
+/// A condition: the log still has the history of a mark.
+pub(in crate::store) fn is_in_log(mark: LogMark) -> Sql {
     if mark.seq == 0 {
-        sql.push("TRUE");
-        return;
+        return Sql::text("TRUE");
     }
-    write_stamp_of_number(sql, mark.seq);
-    sql.push(" = ").bind(mark.stamp);
+    sql!("{+stamp_now} = {stamp}", stamp_now = stamp_of(sql!("{seq}", seq = mark.seq)), stamp = mark.stamp)
 }
 
 /// Stores the stamp of a settling whose last number is `last`.
 pub(in crate::store) async fn stamp(transaction: &mut Transaction, last: i64) -> Result<(), StoreError> {
-    let mut sql = transaction.sql();
-    sql.push("INSERT INTO change_stamps (seq, stamp, at) VALUES (").bind(last).push(", ").bind(rand::random::<i64>());
-    sql.push(", ").push_now_plus(std::time::Duration::ZERO);
-    sql.push(") ON CONFLICT (seq) DO UPDATE SET stamp = excluded.stamp, at = excluded.at");
+    let sql = sql!(
+        "INSERT INTO change_stamps (seq, stamp, at) VALUES ({last}, {stamp}, {clock})
+         ON CONFLICT (seq) DO UPDATE SET stamp = excluded.stamp, at = excluded.at",
+        last,
+        stamp = rand::random::<i64>(),
+    );
     transaction.execute(sql).await?;
     Ok(())
 }
@@ -66,24 +50,30 @@ pub(in crate::store) async fn stamp(transaction: &mut Transaction, last: i64) ->
 /// Removes the stamps that ceased to be the newest before an instant, and what forms were before that in the tree.
 pub(super) async fn forget(transaction: &mut Transaction, until: Timestamp) -> Result<(), StoreError> {
     // The one that was the newest then is still that of cursors.
-    let mut sql = transaction.sql();
-    sql.push("SELECT unstamped_seq, (SELECT max(seq) FROM change_stamps WHERE seq < coalesce(");
-    sql.push("(SELECT seq FROM change_stamps WHERE at >= ").bind(until);
-    sql.push(" ORDER BY seq LIMIT 1), last_seq + 1)) FROM change_state");
+    let sql = sql!(
+        "SELECT unstamped_seq,
+           (SELECT max(seq) FROM change_stamps WHERE seq < coalesce(
+             (SELECT seq FROM change_stamps WHERE at >= {until} ORDER BY seq LIMIT 1), last_seq + 1))
+         FROM change_state
+         {scans: stamps are read in order up to the first that is kept}",
+        until,
+    );
     let Some(row) = transaction.fetch_all(sql).await?.pop() else { return Ok(()) };
     let (before, kept): (i64, Option<i64>) = (row.get(0)?, row.get(1)?);
     let Some(kept) = kept.filter(|kept| *kept > before) else { return Ok(()) };
-    let mut sql = transaction.sql();
-    sql.push("DELETE FROM change_stamps WHERE seq < ").bind(kept);
-    transaction.execute(sql).await?;
-    let mut sql = transaction.sql();
-    sql.push("DELETE FROM form_placements WHERE form_id IN (SELECT form_id FROM form_placements WHERE seq > ");
-    sql.bind(before).push(" AND seq <= ").bind(kept).push(") AND EXISTS (SELECT 1 FROM form_placements l ");
-    sql.push("WHERE l.form_id = form_placements.form_id AND l.seq > form_placements.seq AND l.seq <= ").bind(kept);
-    sql.push(")");
-    transaction.execute(sql).await?;
-    let mut sql = transaction.sql();
-    sql.push("UPDATE change_state SET unstamped_seq = ").bind(kept);
-    transaction.execute(sql).await?;
+    let stamps = sql!("DELETE FROM change_stamps WHERE seq < {kept}", kept);
+    let placements = sql!(
+        "DELETE FROM form_placements
+         WHERE form_id IN (SELECT form_id FROM form_placements WHERE seq > {before} AND seq <= {kept})
+           AND EXISTS (
+             SELECT 1 FROM form_placements l
+             WHERE l.form_id = form_placements.form_id AND l.seq > form_placements.seq AND l.seq <= {kept})",
+        before,
+        kept,
+    );
+    let noted = sql!("UPDATE change_state SET unstamped_seq = {kept}", kept);
+    for sql in [stamps, placements, noted] {
+        transaction.execute(sql).await?;
+    }
     Ok(())
 }

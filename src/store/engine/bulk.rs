@@ -1,31 +1,33 @@
 //! Writes a batch of rows with one statement.
 //!
+//! The statements are composed of constant texts, because their tables are data: `statement/rows.rs`.
+//!
 //! A row that is already stored with the same values is not written, so repeating a load writes nothing.
 
 use super::database::Transaction;
 use super::error::StoreError;
-use crate::store::statement::{JsonRows, Sql, TableSpec, push_column_names};
+use crate::store::statement::{JsonRows, Sql, TableSpec, sql};
 
 impl TableSpec {
-    /// Adds an insertion of the rows, to which a condition may be added.
-    pub(in crate::store) fn push_insertion(&self, sql: &mut Sql, rows: &JsonRows) {
-        sql.push("INSERT INTO ").push(self.name).push(" (");
-        self.push_column_names(sql);
-        sql.push(") SELECT ");
-        self.push_column_names(sql);
-        sql.push(" FROM ");
-        self.push_batch(sql, rows);
+    /// An insertion of the rows, to which a condition may be added.
+    pub(in crate::store) fn insertion(&self, rows: &JsonRows) -> Sql {
+        sql!(
+            "INSERT INTO {+table} ({+columns}) SELECT {+selected} FROM {+batch}",
+            table = Sql::text(self.name),
+            columns = self.column_names(),
+            selected = self.column_names(),
+            batch = self.batch(rows),
+        )
     }
 
-    /// An insertion up to `ON CONFLICT … DO`.
-    fn insertion_on_conflict(&self, transaction: &Transaction, rows: &JsonRows) -> Sql {
-        let mut sql = transaction.sql();
-        self.push_insertion(&mut sql, rows);
+    fn insertion_on_conflict(&self, rows: &JsonRows, action: Sql) -> Sql {
         // Without WHERE, SQLite parses ON as part of a join.
-        sql.push(" WHERE true ON CONFLICT (");
-        push_column_names(&mut sql, &self.columns[..self.key]);
-        sql.push(") DO ");
-        sql
+        sql!(
+            "{+insertion} WHERE true ON CONFLICT ({+key}) DO {+action}",
+            insertion = self.insertion(rows),
+            key = self.key_names(),
+            action,
+        )
     }
 
     /// Inserts the rows. Updates a row whose key exists and whose other columns differ.
@@ -37,20 +39,21 @@ impl TableSpec {
         if rows.is_empty() {
             return Ok(());
         }
-        let others = &self.columns[self.key..];
-        let mut sql = self.insertion_on_conflict(transaction, rows);
-        if others.is_empty() {
-            sql.push("NOTHING");
+        let action = if self.columns.len() == self.key {
+            Sql::text("NOTHING")
         } else {
-            sql.push("UPDATE SET ");
-            for (at, (column, _)) in others.iter().enumerate() {
-                sql.push(if at == 0 { "" } else { ", " }).push(column).push(" = excluded.").push(column);
-            }
-            for (at, (column, _)) in others.iter().enumerate() {
-                sql.push(if at == 0 { " WHERE " } else { " OR " }).push(self.name).push(".").push(column);
-                sql.push(" IS DISTINCT FROM excluded.").push(column);
-            }
-        }
+            let others = || self.columns[self.key..].iter().map(|(column, _)| Sql::text(column));
+            let assignment = |column: Sql| sql!("{+column} = excluded.{+column}", column);
+            let differs = |column: Sql| {
+                sql!("{+table}.{+column} IS DISTINCT FROM excluded.{+column}", table = Sql::text(self.name), column)
+            };
+            sql!(
+                "UPDATE SET {+assignments} WHERE {+differs}",
+                assignments = Sql::joined(others().map(assignment), ", "),
+                differs = Sql::joined(others().map(differs), " OR "),
+            )
+        };
+        let sql = self.insertion_on_conflict(rows, action);
         transaction.execute(sql).await?;
         Ok(())
     }
@@ -64,21 +67,8 @@ impl TableSpec {
         if rows.is_empty() {
             return Ok(());
         }
-        let mut sql = transaction.sql();
-        self.push_insertion(&mut sql, rows);
-        transaction.execute(sql).await?;
+        transaction.execute(self.insertion(rows)).await?;
         Ok(())
-    }
-
-    /// Inserts the rows whose keys do not exist. Returns how many they were.
-    pub(in crate::store) async fn insert_absent(
-        &self,
-        transaction: &mut Transaction,
-        rows: &JsonRows,
-    ) -> Result<u64, StoreError> {
-        let mut sql = self.insertion_on_conflict(transaction, rows);
-        sql.push("NOTHING");
-        Ok(transaction.execute(sql).await?)
     }
 
     /// Inserts the rows. If a key exists, adds the value of the column `sum` to the stored one.
@@ -91,10 +81,9 @@ impl TableSpec {
         if rows.is_empty() {
             return Ok(());
         }
-        let mut sql = self.insertion_on_conflict(transaction, rows);
-        sql.push("UPDATE SET ").push(sum).push(" = ").push(self.name).push(".").push(sum);
-        sql.push(" + excluded.").push(sum);
-        transaction.execute(sql).await?;
+        let [table, sum] = [self.name, sum].map(Sql::text);
+        let action = sql!("UPDATE SET {+sum} = {+table}.{+sum} + excluded.{+sum}", sum, table);
+        transaction.execute(self.insertion_on_conflict(rows, action)).await?;
         Ok(())
     }
 
@@ -107,8 +96,8 @@ impl TableSpec {
         if owners.is_empty() {
             return Ok(());
         }
-        let mut sql = transaction.sql();
-        sql.push("DELETE FROM ").push(self.name).push(" WHERE ").push(self.columns[0].0).in_ids(owners);
+        let [table, owner] = [self.name, self.columns[0].0].map(Sql::text);
+        let sql = sql!("DELETE FROM {+table} WHERE {+owner} {in owners}", table, owner, owners);
         transaction.execute(sql).await?;
         Ok(())
     }
@@ -123,17 +112,17 @@ impl TableSpec {
         if owners.is_empty() {
             return Ok(());
         }
-        let key = &self.columns[..self.key];
-        let mut sql = transaction.sql();
-        sql.push("DELETE FROM ").push(self.name).push(" WHERE ").push(key[0].0).in_ids(owners);
+        let [table, owner] = [self.name, self.columns[0].0].map(Sql::text);
         // An uncorrelated list is built once and hashed; NOT EXISTS would read it for every row.
-        sql.push(" AND (");
-        push_column_names(&mut sql, key);
-        sql.push(") NOT IN (SELECT ");
-        push_column_names(&mut sql, key);
-        sql.push(" FROM ");
-        self.push_batch(&mut sql, rows);
-        sql.push(")");
+        let sql = sql!(
+            "DELETE FROM {+table} WHERE {+owner} {in owners} AND ({+key}) NOT IN (SELECT {+kept} FROM {+batch})",
+            table,
+            owner,
+            owners,
+            key = self.key_names(),
+            kept = self.key_names(),
+            batch = self.batch(rows),
+        );
         transaction.execute(sql).await?;
         Ok(())
     }

@@ -64,6 +64,7 @@ mod tests {
     use crate::store::Reach;
     use crate::store::engine::raw;
     use crate::store::migrate;
+    use crate::store::statement::sql;
 
     /// Reads the stamp at a time when every write so far is old enough.
     fn read_at(file: &Path) -> Option<CommitStamp> {
@@ -87,8 +88,7 @@ mod tests {
 
         let open = location.connect_for_maintenance();
         let mut writer = open.begin().await.unwrap();
-        let mut insert = writer.sql();
-        insert.push("INSERT INTO forms (id, name, anonymous, disabled) VALUES (1, 'One', 0, 0)");
+        let insert = sql!("INSERT INTO forms (id, name, anonymous, disabled) VALUES (1, 'One', 0, 0)");
         writer.execute(insert).await.unwrap();
         writer.commit().await.unwrap();
         let committed = read_at(&file).expect("a stamp");

@@ -8,24 +8,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sqlx::SqlSafeStr;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use super::connections::Role;
 use super::error::StoreError;
 use super::limits::DatabaseLimits;
 use super::pool::Pool;
-use super::pool::connection::PooledConnection;
+use super::pool::connection::{PooledConnection, WriterTurn};
 use super::pooler;
-use super::session::RowHandler;
 use crate::deadline::{ONCE_MORE, within};
+use crate::memory::RowMemory;
 use crate::metrics::{DatabaseFailure, DatabaseMetrics};
-use crate::store::statement::{Dialect, Row, Sql};
+use crate::store::statement::{Dialect, Row, RowHandler, Sql};
 
 /// The connections of one tenant's database.
 #[derive(Clone, Debug)]
 pub(crate) struct Database {
     pool: Pool,
     writers: Writers,
+    /// Where the rows of one request are counted.
+    rows: Option<RowMemory>,
 }
 
 /// Who may write.
@@ -40,10 +42,6 @@ enum Writers {
     Nobody,
 }
 
-/// Leave to write. Held for as long as the connection of a writer.
-#[derive(Debug)]
-pub(super) struct WriterTurn(Option<OwnedSemaphorePermit>);
-
 impl WriterTurn {
     fn role(&self) -> Role {
         if self.0.is_some() { Role::Writer } else { Role::Any }
@@ -57,12 +55,17 @@ impl Database {
             Dialect::Postgres => Writers::All,
             Dialect::Sqlite => Writers::InTurn { turn: Arc::new(Semaphore::new(1)), wait },
         };
-        Self { pool, writers }
+        Self { pool, writers, rows: None }
     }
 
     /// The same connections, of which none writes.
     pub(in crate::store) fn for_readers(self) -> Self {
         Self { writers: Writers::Nobody, ..self }
+    }
+
+    /// The same connections for one request, whose rows are counted.
+    pub(in crate::store) fn counting(&self, rows: &RowMemory) -> Self {
+        Self { rows: Some(rows.clone()), ..self.clone() }
     }
 
     pub(crate) fn dialect(&self) -> Dialect {
@@ -79,7 +82,7 @@ impl Database {
 
     /// A connection for reading. A caller that needs several reads keeps it until the last one.
     pub(crate) async fn reader(&self) -> Result<PooledConnection, StoreError> {
-        self.pool.acquire().await
+        Ok(self.pool.acquire().await?.counting(self.rows.clone()))
     }
 
     /// A connection for opening the store. Its caller already holds a permit of the breaker.
@@ -92,7 +95,7 @@ impl Database {
         let breaker_permit = self.pool.enter_breaker()?;
         let turn = self.take_turn().await?;
         let connection = self.pool.acquire_permitted(breaker_permit, turn.role()).await?;
-        Ok(connection.with_turn(turn))
+        Ok(connection.with_turn(turn).counting(self.rows.clone()))
     }
 
     /// Waits until it may write.
@@ -172,11 +175,6 @@ impl Database {
         begin(connection, on_postgres, waiting_since).await
     }
 
-    /// An empty statement for this database.
-    pub(crate) fn sql(&self) -> Sql {
-        Sql::new(self.dialect())
-    }
-
     /// Runs one writing statement in a transaction of its own. Returns the number of affected rows.
     pub(crate) async fn execute(&self, sql: Sql) -> Result<u64, StoreError> {
         let mut transaction = self.begin().await?;
@@ -212,11 +210,6 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    /// An empty statement for this transaction's database.
-    pub(crate) fn sql(&self) -> Sql {
-        self.connection.sql()
-    }
-
     pub(crate) fn dialect(&self) -> Dialect {
         self.connection.dialect()
     }

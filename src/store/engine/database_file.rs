@@ -8,7 +8,6 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::location::DatabaseLocation;
 use crate::file_stamp::FileStamp;
 use crate::regular_file;
 
@@ -20,9 +19,9 @@ pub(in crate::store) struct DatabaseFile {
 }
 
 impl DatabaseFile {
-    /// The file at a location, if it is one.
-    pub(in crate::store) fn at(location: &DatabaseLocation) -> Option<Self> {
-        location.file().map(|path| Self { path: path.to_owned(), stamp: FileStamp::often_of(path) })
+    /// The file at a path.
+    pub(in crate::store) fn at(path: &Path) -> Self {
+        Self { path: path.to_owned(), stamp: FileStamp::often_of(path) }
     }
 
     /// Whether the path still leads to it.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use sqlx::migrate::MigrateError;
 
+use super::failure::timed_out;
 use super::pooler::Pooler;
-use super::session;
 use super::write_access::{self, ReadOnlyFile, after_colon};
 use crate::memory::MemorySpent;
 use crate::metrics::DatabaseFailure;
@@ -109,7 +109,7 @@ impl From<sqlx::Error> for StoreError {
 impl StoreError {
     /// No answer within the limit of the caller.
     pub(in crate::store) fn timed_out() -> Self {
-        Self::Unavailable(session::timed_out())
+        Self::Unavailable(timed_out())
     }
 
     pub(in crate::store) fn locked(file: &Path) -> Self {

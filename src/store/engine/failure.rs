@@ -9,6 +9,7 @@ use sqlx::postgres::PgDatabaseError;
 
 use super::pooler;
 use super::write_access::ReadOnlyFile;
+use crate::memory::MemorySpent;
 use crate::metrics::DatabaseFailure;
 
 /// Whether the server refuses a statement that it knows by name, since a column that it returns has another type now. Under
@@ -30,6 +31,20 @@ pub(in crate::store) fn is_row_security(error: &sqlx::Error) -> bool {
 pub(in crate::store) fn is_publication(error: &sqlx::Error) -> bool {
     let sqlx::Error::Database(error) = error else { return false };
     error.try_downcast_ref::<PgDatabaseError>().is_some_and(|error| error.routine() == Some("CheckCmdReplicaIdentity"))
+}
+
+/// The error of a database that did not answer in time.
+pub(super) fn timed_out() -> sqlx::Error {
+    sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"))
+}
+
+/// Wraps [`MemorySpent`] as the error of a statement. [`crate::store::StoreError`] unwraps it.
+pub(super) fn out_of_memory(spent: MemorySpent) -> sqlx::Error {
+    sqlx::Error::Decode(Box::new(spent))
+}
+
+pub(super) fn is_out_of_memory(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Decode(cause) if cause.is::<MemorySpent>())
 }
 
 impl DatabaseFailure {

@@ -22,8 +22,9 @@ use super::error::StoreError;
 use super::pool::{BeginWriting, Pool, PoolOptions};
 use super::pooler::Pooler;
 use super::postgres::{PostgresAddress, PostgresServer};
+use super::schema_setting::SchemaSetting;
 use super::session::SessionAddress;
-use super::session_source::{SchemaSetting, SharedKey};
+use super::session_source::{Omitted, SharedKey};
 use super::write_access::ReadOnlyFile;
 use crate::owner_only;
 
@@ -68,15 +69,6 @@ pub struct DatabaseLocation {
     omitted: Omitted,
     /// Of the host and port of a Postgres server.
     server_hash: Option<u64>,
-}
-
-/// Where what a Postgres URL omits comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Omitted {
-    /// The environment of this process (`PGHOST`, `PGPASSWORD`, …), its user and a password file, as with libpq.
-    FromEnvironment,
-    /// Nowhere: a port, a database and the like have fixed defaults, and the user and the host are required.
-    Fixed,
 }
 
 impl PartialEq for DatabaseLocation {

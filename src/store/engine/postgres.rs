@@ -13,15 +13,14 @@ use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Postgres, Row as _};
 
-use super::pool::connection::is_out_of_memory;
+use super::failure::{is_out_of_memory, timed_out};
 use super::pooler::{self, Pooler, Pooling, our_path};
-use super::session::RowHandler;
+use super::schema_setting::SchemaSetting;
 use super::session_attributes::SessionAttributes;
-use super::session_source::SchemaSetting;
 use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::DatabaseFailure;
 use crate::regular_file::{self, MAX_PEM};
-use crate::store::statement::{Row, Sql};
+use crate::store::statement::{Row, RowHandler, Sql};
 
 /// How long connecting may take, unless the URL allows more.
 ///
@@ -298,7 +297,7 @@ impl PostgresServer {
             self.attributes.require(&mut session.connection).await?;
             Ok(session)
         };
-        let timed_out = || Err(super::session::timed_out());
+        let timed_out = || Err(timed_out());
         within(self.connect_limit, ONCE_MORE, connecting).await.unwrap_or_else(timed_out)
     }
 

@@ -34,29 +34,26 @@ impl AsStoreError for StoreError {
     }
 }
 
-/// The tries of one transaction.
-#[derive(Debug, Default)]
-pub(in crate::store) struct Retry {
-    failed: u32,
-}
-
-impl Retry {
-    /// Whether the first try has failed.
-    pub(in crate::store) fn is_retry(&self) -> bool {
-        self.failed > 0
-    }
-
-    /// Returns whether a failed transaction should be retried. If so, waits first, with random jitter.
-    pub(in crate::store) async fn wait_if_retryable(&mut self, error: &impl AsStoreError) -> bool {
-        self.failed += 1;
-        if self.failed >= MAX_TRIES || !error.as_store_error().is_some_and(is_collision) {
-            return false;
+/// Runs a transaction, and again while it collides with others, each time after a longer wait with random jitter. An
+/// `AsyncFn` would need no `async move`, but the compiler can't see then that its future is `Send`.
+///
+/// # Errors
+/// Those of `transaction`.
+pub(in crate::store) async fn run<T, E: AsStoreError, F: Future<Output = Result<T, E>>>(
+    transaction: impl Fn() -> F,
+) -> Result<T, E> {
+    let mut failed = 0;
+    loop {
+        match transaction().await {
+            Err(error) if failed + 1 < MAX_TRIES && error.as_store_error().is_some_and(is_collision) => {
+                failed += 1;
+                tracing::debug!(failed, "a transaction collided with another one; retrying");
+                let longest = FIRST_WAIT * 2_u32.pow(failed - 1);
+                let jitter = rand::rng().random_range(0.5..=1.0);
+                tokio::time::sleep(longest.mul_f64(jitter)).await;
+            }
+            outcome => return outcome,
         }
-        tracing::debug!(failed = self.failed, "a transaction collided with another one; retrying");
-        let longest = FIRST_WAIT * 2_u32.pow(self.failed - 1);
-        let jitter = rand::rng().random_range(0.5..=1.0);
-        tokio::time::sleep(longest.mul_f64(jitter)).await;
-        true
     }
 }
 

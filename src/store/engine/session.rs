@@ -27,8 +27,8 @@ use super::immutable::{self, ImmutableFile};
 use super::page_cache::with_page_cache;
 use super::pooler::Pooler;
 use super::postgres::{PostgresAddress, PostgresSession};
-use super::session_source::SchemaSetting;
-use crate::store::statement::{Dialect, RepairedTexts, Row, Sql};
+use super::schema_setting::SchemaSetting;
+use crate::store::statement::{Dialect, RepairedTexts, Row, RowHandler, Sql};
 
 /// How long opening a SQLite file may take.
 ///
@@ -51,9 +51,6 @@ pub(super) const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 ///
 /// Larger: a search through long texts runs long past its limit. Smaller: the calls slow down every search.
 const INSTRUCTIONS_PER_CHECK: i32 = 1000;
-
-/// Receives each row of a result. An error ends the statement.
-pub(super) type RowHandler<'e> = dyn FnMut(Row) -> Result<(), sqlx::Error> + Send + 'e;
 
 /// Where and with which options a session is opened.
 #[derive(Clone, Debug)]
@@ -370,9 +367,4 @@ impl Interrupt {
         let is_in_time = until == 0 || START.elapsed().as_millis() < u128::from(until);
         is_in_time && !self.cancelled.load(Ordering::Acquire)
     }
-}
-
-/// The error of a database that did not answer in time.
-pub(super) fn timed_out() -> sqlx::Error {
-    sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"))
 }

@@ -3,7 +3,7 @@
 //! Each tenant has a pool of its own. Tenants whose Postgres URLs differ only in `schema` share one source, so their
 //! pools use each other's idle connections: a thousand tenants that call seldom need few connections, where a database
 //! for each needs a new connection for almost every call. A session of such a source has an empty `search_path`, and
-//! each transaction sets its tenant's schema for itself ([`SchemaSetting`]). A statement that ran without one would
+//! each transaction sets its tenant's schema for itself ([`super::schema_setting`]). A statement that ran without one would
 //! find no table, rather than another tenant's.
 
 use std::collections::HashMap;
@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use sha2::{Digest, Sha256};
 
 use super::connections::{Connections, PoolId};
-use super::location::Omitted;
 use super::session::SessionAddress;
 
 /// One server, database and role, or one file.
@@ -53,6 +52,15 @@ impl Drop for SessionSource {
     }
 }
 
+/// Where what a Postgres URL omits comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Omitted {
+    /// The environment of this process (`PGHOST`, `PGPASSWORD`, …), its user and a password file, as with libpq.
+    FromEnvironment,
+    /// Nowhere: a port, a database and the like have fixed defaults, and the user and the host are required.
+    Fixed,
+}
+
 /// The URL of a shared source without its schema, hashed because it may contain a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SharedKey([u8; 32]);
@@ -64,28 +72,6 @@ impl SharedKey {
         let (address, query) = url.split_once('?').unwrap_or((url, ""));
         let rest: Vec<_> = query.split('&').filter(|parameter| !parameter.starts_with("schema=")).collect();
         Self(Sha256::digest(format!("{omitted:?} {address}?{}", rest.join("&"))).into())
-    }
-}
-
-/// The statement that makes a transaction resolve names in one schema only.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SchemaSetting(Arc<str>);
-
-/// Precedes the name of the schema.
-const SET_PATH: &str = "SET LOCAL search_path TO ";
-
-impl SchemaSetting {
-    pub(super) fn new(schema: &str) -> Self {
-        Self(format!("{SET_PATH}\"{}\"", schema.replace('"', "\"\"")).into())
-    }
-
-    pub(super) fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// The name of a table in the schema.
-    pub(super) fn qualify(&self, table: &str) -> String {
-        format!("{}.{table}", &self.0[SET_PATH.len()..])
     }
 }
 
@@ -110,13 +96,6 @@ impl SharedSources {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_is_qualified_by_the_schema_as_it_is_set() {
-        let setting = SchemaSetting::new("Globex \"AG\"");
-        assert_eq!(setting.as_str(), r#"SET LOCAL search_path TO "Globex ""AG""""#);
-        assert_eq!(setting.qualify("intake"), r#""Globex ""AG""".intake"#);
-    }
 
     #[test]
     fn urls_that_differ_only_in_their_schema_have_one_key() {

@@ -9,7 +9,7 @@
 
 use super::{Members, StoreError};
 use crate::store::Store;
-use crate::store::statement::{Dialect, Row, Sql};
+use crate::store::statement::{Dialect, Row, Sql, sql};
 use crate::store::totals::{CountedList, not_negative};
 
 /// The most members of a batch.
@@ -56,9 +56,7 @@ impl MemberReader {
         };
         let walks_users = dialect == Dialect::Sqlite && !built_in && {
             let mut reader = store.database.reader().await?;
-            let mut sql = reader.sql();
-            sql.push("SELECT ");
-            CountedList::Users.write_total(&mut sql);
+            let sql = sql!("SELECT {+user_count}", user_count = CountedList::Users.total());
             let users = not_negative(reader.fetch_one(sql).await?.get(0)?);
             // Sorting reads every member for every batch.
             users < members.saturating_mul(members.div_ceil(BATCH.unsigned_abs()))
@@ -76,18 +74,25 @@ impl MemberReader {
         self.left = length;
         let (Some(before), Some(behind)) = (offset.checked_sub(1), members.checked_sub(offset)) else { return Ok(()) };
         let mut reader = self.store.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.force_custom_plan().push("SELECT * FROM (SELECT u.email_folded, u.id");
-        self.write_source(&mut sql);
+        let source = self.source();
         // From the nearer end.
-        if before <= behind {
-            sql.push(self.order()).push(" LIMIT 1 OFFSET ").bind(i64::try_from(before).unwrap_or(i64::MAX));
+        let sql = if before <= behind {
+            sql!(
+                "SELECT * FROM (SELECT u.email_folded, u.id FROM {+source}
+                                ORDER BY u.email_folded {pg: COLLATE \"C\"}, u.id LIMIT 1 OFFSET {before}) AS before",
+                source,
+                before = i64::try_from(before).unwrap_or(i64::MAX),
+            )
         } else {
-            sql.push(" ORDER BY u.email_folded").push_either(" COLLATE \"C\"", "").push(" DESC, u.id DESC");
-            sql.push(" LIMIT 1 OFFSET ").bind(i64::try_from(behind).unwrap_or(i64::MAX));
-        }
-        sql.push(") AS before");
-        match reader.fetch_optional(sql).await? {
+            sql!(
+                "SELECT * FROM (SELECT u.email_folded, u.id FROM {+source}
+                                ORDER BY u.email_folded {pg: COLLATE \"C\"} DESC, u.id DESC
+                                LIMIT 1 OFFSET {behind}) AS before",
+                source,
+                behind = i64::try_from(behind).unwrap_or(i64::MAX),
+            )
+        };
+        match reader.fetch_optional(sql.with_custom_plan()).await? {
             Some(row) => self.continue_behind(row.get(0)?, row.get(1)?),
             None => self.left = 0,
         }
@@ -118,22 +123,24 @@ impl MemberReader {
     async fn read_batch(&mut self) -> Result<Members, StoreError> {
         let limit = self.batch.min(i64::try_from(self.left).unwrap_or(i64::MAX));
         let mut reader = self.store.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.force_custom_plan().push("SELECT * FROM (SELECT u.email, u.name, u.email_folded, u.id");
-        self.write_source(&mut sql);
-        match &self.after {
-            After::Unfolded(id) => sql.push(" AND u.email_folded IS NULL AND u.id > ").bind(*id),
-            After::Address(last) => {
-                sql.push(" AND u.email_folded").push_either(" COLLATE \"C\"", "").push(" > ").bind(last.as_str())
-            }
+        let after = match &self.after {
+            After::Unfolded(id) => sql!("u.email_folded IS NULL AND u.id > {id}", id = *id),
+            After::Address(last) => sql!("u.email_folded {pg: COLLATE \"C\"} > {last}", last),
         };
-        sql.push(self.order()).push(" LIMIT ").bind(limit).push(") AS batch");
-        let (mut members, mut last, mut is_whole) = (Members::default(), None, true);
+        let sql = sql!(
+            "SELECT * FROM (SELECT u.email, u.name, u.email_folded, u.id FROM {+source} AND {+after}
+                            ORDER BY u.email_folded {pg: COLLATE \"C\"}, u.id LIMIT {limit}) AS batch",
+            source = self.source(),
+            after,
+            limit,
+        )
+        .with_custom_plan();
+        let (mut members, mut last, mut is_whole, held) = (Members::default(), None, true, reader.rows());
         let mut each = |row: Row| {
             // The rest is read again by the next batch, which is smaller.
             is_whole = is_whole && (members.is_empty() || members.bytes() < BATCH_BYTES);
             if is_whole {
-                members.add(&row)?;
+                members.add(&row, &held)?;
                 last = Some((row.get::<Option<String>>(2)?, row.get::<i64>(3)?));
             }
             Ok(())
@@ -148,34 +155,25 @@ impl MemberReader {
         Ok(members)
     }
 
-    /// Adds the tables, and a condition to which more can be added.
-    fn write_source(&self, sql: &mut Sql) {
-        if self.built_in {
-            sql.push(" FROM users u WHERE true");
-            return;
-        }
-        // SQLite reads a CROSS JOIN in this order.
-        let tables = match (sql.dialect(), self.walks_users) {
-            (Dialect::Postgres, _) => " FROM group_members m JOIN users u ON u.id = m.user_id",
-            (Dialect::Sqlite, true) => {
-                " FROM users u INDEXED BY users_email CROSS JOIN group_members m ON m.user_id = u.id"
+    /// The tables, and a condition to which more can be added. SQLite reads a CROSS JOIN in its order.
+    fn source(&self) -> Sql {
+        let group = self.group;
+        match (self.built_in, self.walks_users) {
+            (true, _) => Sql::text("users u WHERE true"),
+            (false, true) => sql!(
+                "users u INDEXED BY users_email CROSS JOIN group_members m ON m.user_id = u.id
+                 WHERE m.group_id = {group}",
+                group,
+            ),
+            (false, false) => {
+                sql!("group_members m {lite: CROSS} JOIN users u ON u.id = m.user_id WHERE m.group_id = {group}", group)
             }
-            (Dialect::Sqlite, false) => " FROM group_members m CROSS JOIN users u ON u.id = m.user_id",
-        };
-        sql.push(tables).push(" WHERE m.group_id = ").bind(self.group);
-    }
-
-    fn order(&self) -> &'static str {
-        match self.store.database.dialect() {
-            Dialect::Postgres => " ORDER BY u.email_folded COLLATE \"C\", u.id",
-            Dialect::Sqlite => " ORDER BY u.email_folded, u.id",
         }
     }
 
     async fn require_group(&self) -> Result<(), StoreError> {
         let mut reader = self.store.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT 1 FROM groups WHERE id = ").bind(self.group);
+        let sql = sql!("SELECT 1 FROM groups WHERE id = {group}", group = self.group);
         reader.fetch_optional(sql).await?.map(drop).ok_or(StoreError::GroupDeleted)
     }
 }

@@ -11,7 +11,7 @@ use super::change::{GroupWrite, GroupWriteError, MemberChange, NewMembers, Repor
 use super::spellings::find_spellings;
 use super::syncs::{ChangedGroup, keep_sync};
 use crate::store::engine::Transaction;
-use crate::store::statement::{Dialect, Row, Sql, fold};
+use crate::store::statement::{Dialect, Row, Sql, fold, sql};
 use crate::store::{Store, StoreError, totals};
 
 /// The members that a group should have, in the form that each database reads fastest.
@@ -35,17 +35,15 @@ impl<'m> WantedMembers<'m> {
         }
     }
 
-    /// Adds the members to a statement as a table `w (folded, email, name)`.
-    fn write(&self, sql: &mut Sql) {
+    /// The members as a table `w (folded, email, name)`.
+    fn table(&self) -> Sql {
         match self {
-            Self::Postgres(members) => {
-                sql.push("unnest(");
-                push_arrays(sql, members).push(") AS w (folded, email, name)");
-            }
-            Self::Sqlite(rows) => {
-                sql.push("(SELECT value->>0 AS folded, coalesce(value->>2, value->>0) AS email, value->>1 AS name");
-                sql.push(" FROM json_each(").bind(rows).push(")) AS w");
-            }
+            Self::Postgres(members) => sql!("unnest({+arrays}) AS w (folded, email, name)", arrays = arrays(members)),
+            Self::Sqlite(rows) => sql!(
+                "(SELECT value->>0 AS folded, coalesce(value->>2, value->>0) AS email, value->>1 AS name
+                  FROM json_each({rows})) AS w",
+                rows,
+            ),
         }
     }
 }
@@ -77,15 +75,14 @@ fn next_json<'m>(rows: &mut impl Iterator<Item = [&'m str; 3]>, bytes: usize) ->
     Some(String::from_utf8(json).expect("JSON is UTF-8"))
 }
 
-/// Adds members to a statement for Postgres as three arrays: folded addresses, addresses, names.
-fn push_arrays<'s>(sql: &'s mut Sql, members: &NewMembers) -> &'s mut Sql {
-    sql.bind(&members.folded).push("::text[], ");
-    if Arc::ptr_eq(&members.folded, &members.emails) {
-        sql.bind_again()
+/// The members for Postgres as three arrays: folded addresses, addresses, names.
+fn arrays(members: &NewMembers) -> Sql {
+    let NewMembers { folded, emails, names, .. } = members;
+    if Arc::ptr_eq(folded, emails) {
+        sql!("{folded}::text[], {folded}::text[], {names}::text[]", folded, names)
     } else {
-        sql.bind(&members.emails)
-    };
-    sql.push("::text[], ").bind(&members.names).push("::text[]")
+        sql!("{folded}::text[], {emails}::text[], {names}::text[]", folded, emails, names)
+    }
 }
 
 /// The most members that are replaced by one call.
@@ -128,8 +125,7 @@ pub(super) async fn replace_members(
 }
 
 pub(super) async fn count_members(transaction: &mut Transaction, id: i64) -> Result<u64, sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("SELECT ").push(totals::MEMBERS).push(" FROM groups g WHERE g.id = ").bind(id);
+    let sql = sql!("SELECT {+members} FROM groups g WHERE g.id = {id}", members = Sql::text(totals::MEMBERS), id);
     let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
     Ok(totals::not_negative(row.get(0)?))
 }
@@ -141,12 +137,18 @@ async fn change_members_on_postgres(
     members: &NewMembers,
     by: &SyncedBy,
 ) -> Result<(u64, MemberChange), sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("SELECT members_before, attached, detached, created FROM formgate_sync_and_keep(")
-        .bind(group.id)
-        .push(", ");
-    push_arrays(&mut sql, members).push(", ").bind(group.name).push(", ").bind(group.is_new).push(", ");
-    sql.bind(group.is_renamed).push(", ").bind(&*by.name).push(", ").bind(by.token).push(")");
+    let ChangedGroup { id, name, is_new, is_renamed } = group;
+    let sql = sql!(
+        "SELECT members_before, attached, detached, created
+         FROM formgate_sync_and_keep({id}, {+arrays}, {name}, {is_new}, {is_renamed}, {by}, {token})",
+        id,
+        arrays = arrays(members),
+        name,
+        is_new,
+        is_renamed,
+        by = &*by.name,
+        token = by.token,
+    );
     let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
     Ok((count(&row, 0)?, MemberChange::read(&row, 1)?))
 }
@@ -184,10 +186,15 @@ impl Store {
         if !all_exist {
             return Ok(None);
         }
-        let mut sql = writer.sql();
-        sql.push("SELECT group_id, group_external_id, attached, detached, created FROM formgate_sync_group(");
-        sql.bind(write.name.as_str()).push(", ").bind(write.external_id.clone()).push(", ");
-        push_arrays(&mut sql, &members).push(", ").bind(&*by.name).push(", ").bind(by.token).push(")");
+        let sql = sql!(
+            "SELECT group_id, group_external_id, attached, detached, created
+             FROM formgate_sync_group({name}, {external_id}, {+arrays}, {by}, {token})",
+            name = &write.name,
+            external_id = write.external_id.clone(),
+            arrays = arrays(&members),
+            by = &*by.name,
+            token = by.token,
+        );
         let row = writer.fetch_one(sql).await?;
         let Some(id) = row.get::<Option<i64>>(0)? else { return Ok(None) };
         let (name, external_id) = (write.name.clone(), row.get(1)?);
@@ -216,32 +223,35 @@ async fn change_members_on_sqlite(
     let [mut attached, mut detached] = [Vec::new(), Vec::new()];
     while let Some(chunk) = next_json(&mut rows, CHUNK_BYTES) {
         let wanted = WantedMembers::Sqlite(chunk.into());
-        let mut sql = transaction.sql();
-        sql.push("INSERT INTO users (email, name, email_folded) SELECT w.email, w.name, w.folded FROM ");
-        wanted.write(&mut sql);
-        sql.push(" WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.email_folded = w.folded)");
-        change.created += transaction.execute(sql).await?;
-
-        let mut sql = transaction.sql();
-        sql.push("SELECT u.id FROM ");
-        wanted.write(&mut sql);
-        sql.push(" CROSS JOIN users u ON u.email_folded = w.folded");
+        let users = sql!(
+            "INSERT INTO users (email, name, email_folded) SELECT w.email, w.name, w.folded FROM {+wanted}
+             WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.email_folded = w.folded)",
+            wanted = wanted.table(),
+        );
+        change.created += transaction.execute(users).await?;
         let before = ids.len();
-        read_ids(transaction, sql, &mut ids).await?;
-
-        let mut sql = transaction.sql();
-        sql.push("INSERT INTO group_members (group_id, user_id) SELECT ").bind(id).push(", value FROM json_each(");
-        sql.bind(ids[before..].to_vec());
+        let found = sql!(
+            "SELECT u.id FROM {+wanted} CROSS JOIN users u ON u.email_folded = w.folded",
+            wanted = wanted.table(),
+        );
+        read_ids(transaction, found, &mut ids).await?;
         // Not ON CONFLICT DO NOTHING, for which triggers would run for every member that stays.
-        sql.push(") WHERE NOT EXISTS (SELECT 1 FROM group_members WHERE group_id = ")
-            .bind(id)
-            .push(" AND user_id = value) RETURNING user_id");
-        read_ids(transaction, sql, &mut attached).await?;
+        let members = sql!(
+            "INSERT INTO group_members (group_id, user_id) SELECT {id}, value FROM json_each({ids})
+             WHERE NOT EXISTS (SELECT 1 FROM group_members WHERE group_id = {id} AND user_id = value)
+             RETURNING user_id",
+            id,
+            ids = &ids[before..],
+        );
+        read_ids(transaction, members, &mut attached).await?;
     }
-    let mut sql = transaction.sql();
-    sql.push("DELETE FROM group_members WHERE group_id = ").bind(id);
-    sql.push(" AND user_id NOT IN (SELECT value FROM json_each(").bind(ids).push(")) RETURNING user_id");
-    read_ids(transaction, sql, &mut detached).await?;
+    let others = sql!(
+        "DELETE FROM group_members WHERE group_id = {id} AND user_id NOT IN (SELECT value FROM json_each({ids}))
+         RETURNING user_id",
+        id,
+        ids,
+    );
+    read_ids(transaction, others, &mut detached).await?;
     keep_sync(transaction, group, by, &attached, &detached).await?;
     (change.attached, change.detached) = (attached.len() as u64, detached.len() as u64);
     Ok(change)
@@ -263,27 +273,25 @@ async fn list_changes(
     id: i64,
     wanted: &WantedMembers<'_>,
 ) -> Result<[Vec<String>; 3], sqlx::Error> {
-    let mut attached = transaction.sql();
-    attached.force_custom_plan().push("SELECT coalesce(u.email, w.email) FROM ");
-    wanted.write(&mut attached);
-    attached.push(" LEFT JOIN users u ON u.email_folded = w.folded WHERE NOT EXISTS (SELECT 1 FROM group_members m");
-    attached.push(" WHERE m.user_id = u.id AND m.group_id = ").bind(id).push(")");
-
-    let mut detached = transaction.sql();
-    detached.force_custom_plan().push("SELECT u.email FROM group_members m JOIN users u ON u.id = m.user_id");
-    detached.push(" WHERE m.group_id = ").bind(id);
-    detached.push(" AND u.email_folded NOT IN (SELECT w.folded FROM ");
-    wanted.write(&mut detached);
-    detached.push(")");
-
-    let mut created = transaction.sql();
-    created.force_custom_plan().push("SELECT w.email FROM ");
-    wanted.write(&mut created);
-    created.push(" WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.email_folded = w.folded)");
-
+    let attached = sql!(
+        "SELECT coalesce(u.email, w.email) FROM {+wanted} LEFT JOIN users u ON u.email_folded = w.folded
+         WHERE NOT EXISTS (SELECT 1 FROM group_members m WHERE m.user_id = u.id AND m.group_id = {id})",
+        wanted = wanted.table(),
+        id,
+    );
+    let detached = sql!(
+        "SELECT u.email FROM group_members m JOIN users u ON u.id = m.user_id
+         WHERE m.group_id = {id} AND u.email_folded NOT IN (SELECT w.folded FROM {+wanted})",
+        id,
+        wanted = wanted.table(),
+    );
+    let created = sql!(
+        "SELECT w.email FROM {+wanted} WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.email_folded = w.folded)",
+        wanted = wanted.table(),
+    );
     let mut lists: [Vec<String>; 3] = Default::default();
     for (list, sql) in lists.iter_mut().zip([attached, detached, created]) {
-        let rows = transaction.fetch_all(sql).await?;
+        let rows = transaction.fetch_all(sql.with_custom_plan()).await?;
         *list = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
         list.sort_by_cached_key(|email| fold(email));
     }

@@ -12,7 +12,7 @@ use super::change::NewMembers;
 use crate::store::Texts;
 use crate::store::engine::PooledConnection;
 use crate::store::mailbox::{key, spellings};
-use crate::store::statement::fold;
+use crate::store::statement::{fold, sql};
 
 /// How many mailboxes one statement looks up.
 ///
@@ -33,10 +33,12 @@ pub(super) async fn find_spellings<'m>(
     let emails: Vec<&str> = members.emails.iter().collect();
     let mut all_exist = true;
     for positions in members.ambiguous.chunks(MAILBOXES_PER_STATEMENT) {
-        let mut sql = connection.sql();
         // A generic plan from a time with few users would read all of them.
-        sql.force_custom_plan().push("SELECT email_folded FROM users WHERE email_folded");
-        sql.in_texts(positions.iter().flat_map(|&position| spellings(&folded[position])));
+        let sql = sql!(
+            "SELECT email_folded FROM users WHERE email_folded {in spellings}",
+            spellings = positions.iter().flat_map(|&position| spellings(&folded[position])).collect::<Texts>(),
+        )
+        .with_custom_plan();
         let mut stored: HashMap<String, Vec<String>> = HashMap::new();
         for row in connection.fetch_all(sql).await? {
             let spelling: String = row.get(0)?;

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::change::SyncedBy;
 use crate::store::engine::Transaction;
-use crate::store::statement::Row;
+use crate::store::statement::{Row, Sql, sql};
 use crate::store::{Store, StoreError};
 
 /// How long a sync is kept. `formgate_sync_and_keep` of the schema has the same number.
@@ -66,11 +66,16 @@ pub(super) struct ChangedGroup<'g> {
     pub(super) is_renamed: bool,
 }
 
-const COLUMNS: &str = "s.id, s.at, s.group_id, s.group_name, s.is_new, s.actor, s.token_id, s.undoes, \
-    s.attached_count, s.detached_count";
-
 impl GroupSync {
-    pub(super) fn read(row: &Row) -> Result<Self, sqlx::Error> {
+    /// Selects syncs `s`.
+    fn select() -> Sql {
+        Sql::text(
+            "SELECT s.id, s.at, s.group_id, s.group_name, s.is_new, s.actor, s.token_id, s.undoes, s.attached_count, \
+             s.detached_count FROM group_syncs s",
+        )
+    }
+
+    fn read(row: &Row) -> Result<Self, sqlx::Error> {
         Ok(Self {
             id: row.get(0)?,
             at: row.get(1)?,
@@ -98,9 +103,8 @@ pub(super) async fn keep_sync(
         return Ok(());
     }
     add(transaction, group, by, None, attached, detached).await?;
-    let mut sql = transaction.sql();
-    sql.push("DELETE FROM group_syncs WHERE at < ").bind(Timestamp::now() - KEPT);
-    transaction.execute(sql).await?;
+    let oldest = Timestamp::now() - KEPT;
+    transaction.execute(sql!("DELETE FROM group_syncs WHERE at < {oldest}", oldest)).await?;
     Ok(())
 }
 
@@ -115,27 +119,25 @@ pub(super) async fn add(
 ) -> Result<(), sqlx::Error> {
     let ids = |ids: &[i64]| serde_json::to_string(ids).expect("numbers are JSON");
     let count = |ids: &[i64]| i64::try_from(ids.len()).expect("what is in memory can be counted");
-    let mut sql = transaction.sql();
-    sql.push(
-        "INSERT INTO group_syncs (at, group_id, group_name, is_new, actor, token_id, undoes, attached, detached, ",
+    let sql = sql!(
+        "INSERT INTO group_syncs (at, group_id, group_name, is_new, actor, token_id, undoes, attached, detached,
+           attached_count, detached_count)
+         VALUES ({clock}, {group}, {name}, {is_new}, {actor}, {token}, {undoes}, {attached}, {detached},
+           {attached_count}, {detached_count})",
+        group = group.id,
+        name = group.name,
+        is_new = group.is_new,
+        actor = &*by.name,
+        token = by.token,
+        undoes,
+        attached = ids(attached),
+        detached = ids(detached),
+        attached_count = count(attached),
+        detached_count = count(detached),
     );
-    sql.push("attached_count, detached_count) VALUES (").push_now_plus(Duration::ZERO).push(", ").bind(group.id);
-    sql.push(", ").bind(group.name).push(", ").bind(group.is_new).push(", ").bind(&*by.name).push(", ");
-    sql.bind(by.token).push(", ").bind(undoes).push(", ").bind(ids(attached)).push(", ").bind(ids(detached));
-    sql.push(", ").bind(count(attached)).push(", ").bind(count(detached)).push(")");
     transaction.execute(sql).await?;
     Ok(())
 }
-
-/// Subqueries over the ids of a sync `s`, on Postgres and on SQLite.
-const ATTACHED: [&str; 2] = [
-    "(SELECT e::bigint AS value FROM json_array_elements_text(s.attached::json) AS e)",
-    "(SELECT value FROM json_each(s.attached))",
-];
-const DETACHED: [&str; 2] = [
-    "(SELECT e::bigint AS value FROM json_array_elements_text(s.detached::json) AS e)",
-    "(SELECT value FROM json_each(s.detached))",
-];
 
 impl Store {
     /// Syncs, the newest first: of one group or all, below the number `before`, at most `limit`.
@@ -149,15 +151,17 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<GroupSync>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push(COLUMNS).push(" FROM group_syncs s WHERE true");
-        if let Some(group) = group {
-            sql.push(" AND s.group_id = ").bind(group);
-        }
-        if let Some(before) = before {
-            sql.push(" AND s.id < ").bind(before);
-        }
-        sql.push(" ORDER BY s.id DESC LIMIT ").bind(i64::from(limit));
+        let conditions = [
+            Some(Sql::text("true")),
+            group.map(|group| sql!("s.group_id = {group}", group)),
+            before.map(|before| sql!("s.id < {before}", before)),
+        ];
+        let sql = sql!(
+            "{+select} WHERE {+conditions} ORDER BY s.id DESC LIMIT {limit}",
+            select = GroupSync::select(),
+            conditions = Sql::joined(conditions.into_iter().flatten(), " AND "),
+            limit,
+        );
         let rows = reader.fetch_all(sql).await?;
         Ok(rows.iter().map(GroupSync::read).collect::<Result<_, _>>()?)
     }
@@ -168,15 +172,20 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_group_sync(&self, id: i64) -> Result<Option<(GroupSync, SyncMembers)>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push(COLUMNS).push(" FROM group_syncs s WHERE s.id = ").bind(id);
+        let sql = sql!("{+select} WHERE s.id = {id}", select = GroupSync::select(), id);
         let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
         let mut lists: [Vec<String>; 2] = Default::default();
-        for (list, column) in lists.iter_mut().zip([ATTACHED, DETACHED]) {
-            let mut sql = reader.sql();
-            sql.push("SELECT u.email FROM group_syncs s JOIN users u ON u.id IN ").push_each(column);
-            sql.push(" WHERE s.id = ").bind(id).push(" ORDER BY u.email_folded").push_either(" COLLATE \"C\"", "");
-            sql.push(" LIMIT ").bind(LISTED);
+        for (list, ids) in lists.iter_mut().zip(["s.attached", "s.detached"]) {
+            let sql = sql!(
+                "SELECT u.email FROM group_syncs s JOIN users u ON u.id IN
+                   {pg: (SELECT e::bigint AS value FROM json_array_elements_text({+ids}::json) AS e)
+                   | lite: (SELECT value FROM json_each({+ids}))}
+                 WHERE s.id = {id}
+                 ORDER BY u.email_folded {pg: COLLATE \"C\"} LIMIT {listed}",
+                ids = Sql::text(ids),
+                id,
+                listed = LISTED,
+            );
             let rows = reader.fetch_all(sql).await?;
             *list = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
         }

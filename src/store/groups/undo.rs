@@ -14,8 +14,8 @@ use serde_json::json;
 use super::change::SyncedBy;
 use super::syncs::{self, ChangedGroup};
 use super::write;
-use crate::store::engine::{PooledConnection, Retry, Transaction};
-use crate::store::statement::Sql;
+use crate::store::engine::{PooledConnection, Transaction, retry};
+use crate::store::statement::{Sql, sql};
 use crate::store::{Actor, AuditEntry, Store, StoreError, audit};
 
 /// The outcome of undoing a sync.
@@ -60,16 +60,49 @@ impl Store {
     pub async fn undo_group_sync(&self, id: i64, by: &Actor) -> Result<Undone, StoreError> {
         let waiting_since = Instant::now();
         let _lock = self.database.wait_in_queue(waiting_since, self.group_writes.write()).await?;
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_undo(id, by, waiting_since).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => {
-                    self.note_group_write();
-                    return outcome;
-                }
+        let undone = retry::run(|| async move {
+            let mut transaction = write::begin(&self.database, waiting_since).await?;
+            let changes = match find_undoable(transaction.connection(), id).await? {
+                Ok(changes) => changes,
+                Err(refused) => return Ok(refused),
+            };
+            let sql = sql!(
+                "INSERT INTO group_members (group_id, user_id) SELECT {group}, u.id FROM users u
+                 WHERE u.id {in ids} AND NOT {+is_member} RETURNING user_id",
+                group = changes.group,
+                ids = &changes.detached,
+                is_member = is_member(changes.group),
+            );
+            let attached = read_ids(&mut transaction, sql).await?;
+            let sql = sql!(
+                "DELETE FROM group_members WHERE group_id = {group} AND user_id {in ids} RETURNING user_id",
+                group = changes.group,
+                ids = &changes.attached,
+            );
+            let detached = read_ids(&mut transaction, sql).await?;
+            let group = ChangedGroup { id: changes.group, name: &changes.group_name, is_new: false, is_renamed: false };
+            let changed = attached.len() + detached.len();
+            if changed > 0 {
+                let by_actor = SyncedBy { name: Arc::from(by.name.as_str()), token: None };
+                syncs::add(&mut transaction, group, &by_actor, Some(id), &attached, &detached).await?;
+                let entry = AuditEntry {
+                    action: "group.undo",
+                    subject: format!("sync {id} of {}", changes.group_name),
+                    details: json!({ "attached": attached.len(), "detached": detached.len() }),
+                };
+                audit::append(&mut transaction, by, entry, Timestamp::now()).await?;
             }
-        }
+            let mut lists: [Vec<String>; 2] = Default::default();
+            for (list, ids) in lists.iter_mut().zip([attached, detached]) {
+                *list = read_addresses(transaction.connection(), &ids, Sql::text("TRUE")).await?;
+            }
+            transaction.commit().await?;
+            let [attached, detached] = lists;
+            Ok(changes.undone(attached, detached))
+        });
+        let undone = undone.await;
+        self.note_group_write();
+        undone
     }
 
     /// What [`Self::undo_group_sync`] would change now. Only reads, in one snapshot, and waits for no write of a group.
@@ -81,61 +114,16 @@ impl Store {
         reader.begin_reading().await?;
         let preview = match find_undoable(&mut reader, id).await? {
             Ok(changes) => {
-                let mut sql = reader.sql();
-                write_addresses(&mut sql, &changes.detached);
-                sql.push("NOT ");
-                write_is_member(&mut sql, changes.group);
-                let attached = read_addresses(&mut reader, sql).await?;
-                let mut sql = reader.sql();
-                write_addresses(&mut sql, &changes.attached);
-                write_is_member(&mut sql, changes.group);
-                let detached = read_addresses(&mut reader, sql).await?;
+                let is_member = is_member(changes.group);
+                let attached = sql!("NOT {+is_member}", is_member = is_member.clone());
+                let attached = read_addresses(&mut reader, &changes.detached, attached).await?;
+                let detached = read_addresses(&mut reader, &changes.attached, is_member).await?;
                 changes.undone(attached, detached)
             }
             Err(refused) => refused,
         };
         reader.end_transaction("COMMIT").await?;
         Ok(preview)
-    }
-
-    async fn try_to_undo(&self, id: i64, by: &Actor, waiting_since: Instant) -> Result<Undone, StoreError> {
-        let mut transaction = write::begin(&self.database, waiting_since).await?;
-        let changes = match find_undoable(transaction.connection(), id).await? {
-            Ok(changes) => changes,
-            Err(refused) => return Ok(refused),
-        };
-        let mut sql = transaction.sql();
-        sql.push("INSERT INTO group_members (group_id, user_id) SELECT ").bind(changes.group);
-        sql.push(", u.id FROM users u WHERE u.id").in_ids(&changes.detached).push(" AND NOT ");
-        write_is_member(&mut sql, changes.group);
-        sql.push(" RETURNING user_id");
-        let attached = read_ids(&mut transaction, sql).await?;
-        let mut sql = transaction.sql();
-        sql.push("DELETE FROM group_members WHERE group_id = ").bind(changes.group).push(" AND user_id");
-        sql.in_ids(&changes.attached).push(" RETURNING user_id");
-        let detached = read_ids(&mut transaction, sql).await?;
-        let group = ChangedGroup { id: changes.group, name: &changes.group_name, is_new: false, is_renamed: false };
-        let changed = attached.len() + detached.len();
-        if changed > 0 {
-            let by_actor = SyncedBy { name: Arc::from(by.name.as_str()), token: None };
-            syncs::add(&mut transaction, group, &by_actor, Some(id), &attached, &detached).await?;
-            let entry = AuditEntry {
-                action: "group.undo",
-                subject: format!("sync {id} of {}", changes.group_name),
-                details: json!({ "attached": attached.len(), "detached": detached.len() }),
-            };
-            audit::append(&mut transaction, by, entry, Timestamp::now()).await?;
-        }
-        let mut lists: [Vec<String>; 2] = Default::default();
-        for (list, ids) in lists.iter_mut().zip([attached, detached]) {
-            let mut sql = transaction.sql();
-            write_addresses(&mut sql, &ids);
-            sql.push("TRUE");
-            *list = read_addresses(transaction.connection(), sql).await?;
-        }
-        transaction.commit().await?;
-        let [attached, detached] = lists;
-        Ok(changes.undone(attached, detached))
     }
 }
 
@@ -149,8 +137,7 @@ impl Changes {
 /// What a sync changed if it can be undone; otherwise why it can't.
 async fn find_undoable(connection: &mut PooledConnection, id: i64) -> Result<Result<Changes, Undone>, sqlx::Error> {
     let Some(changes) = find_changes(connection, id).await? else { return Ok(Err(Undone::NotFound)) };
-    let mut sql = connection.sql();
-    sql.push("SELECT name FROM groups WHERE id = ").bind(changes.group);
+    let sql = sql!("SELECT 1 FROM groups WHERE id = {group}", group = changes.group);
     if connection.fetch_all(sql).await?.is_empty() {
         return Ok(Err(Undone::GroupDeleted));
     }
@@ -161,9 +148,12 @@ async fn find_undoable(connection: &mut PooledConnection, id: i64) -> Result<Res
 }
 
 async fn find_changes(connection: &mut PooledConnection, id: i64) -> Result<Option<Changes>, sqlx::Error> {
-    let mut sql = connection.sql();
-    sql.push("SELECT s.group_id, coalesce((SELECT g.name FROM groups g WHERE g.id = s.group_id), s.group_name), ");
-    sql.push("s.attached, s.detached FROM group_syncs s WHERE s.id = ").bind(id);
+    let sql = sql!(
+        "SELECT s.group_id, coalesce((SELECT g.name FROM groups g WHERE g.id = s.group_id), s.group_name),
+           s.attached, s.detached
+         FROM group_syncs s WHERE s.id = {id}",
+        id,
+    );
     let rows = connection.fetch_all(sql).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     Ok(Some(Changes {
@@ -181,9 +171,11 @@ async fn find_later(
     changes: &Changes,
 ) -> Result<Option<(i64, bool)>, sqlx::Error> {
     let touched: HashSet<i64> = changes.attached.iter().chain(&changes.detached).copied().collect();
-    let mut sql = connection.sql();
-    sql.push("SELECT id, undoes, attached, detached FROM group_syncs WHERE group_id = ").bind(changes.group);
-    sql.push(" AND id > ").bind(id).push(" ORDER BY id");
+    let sql = sql!(
+        "SELECT id, undoes, attached, detached FROM group_syncs WHERE group_id = {group} AND id > {id} ORDER BY id",
+        group = changes.group,
+        id,
+    );
     let mut later = None;
     // Row by row: together, the syncs of a large group may take more memory than a request has.
     connection
@@ -209,18 +201,23 @@ async fn read_ids(transaction: &mut Transaction, sql: Sql) -> Result<Vec<i64>, s
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// Selects the addresses of users with these ids; a condition follows.
-fn write_addresses(sql: &mut Sql, ids: &[i64]) {
-    sql.push("SELECT u.email FROM users u WHERE u.id").in_ids(ids).push(" AND ");
+/// A condition: the user `u` is a member.
+fn is_member(group: i64) -> Sql {
+    sql!("EXISTS (SELECT 1 FROM group_members m WHERE m.user_id = u.id AND m.group_id = {group})", group)
 }
 
-/// Whether the user `u` is a member.
-fn write_is_member(sql: &mut Sql, group: i64) {
-    sql.push("EXISTS (SELECT 1 FROM group_members m WHERE m.user_id = u.id AND m.group_id = ").bind(group).push(")");
-}
-
-async fn read_addresses(connection: &mut PooledConnection, mut sql: Sql) -> Result<Vec<String>, sqlx::Error> {
-    sql.push(" ORDER BY u.email_folded").push_either(" COLLATE \"C\"", "");
+/// The addresses of users `u` with these ids that satisfy a condition.
+async fn read_addresses(
+    connection: &mut PooledConnection,
+    ids: &[i64],
+    condition: Sql,
+) -> Result<Vec<String>, sqlx::Error> {
+    let sql = sql!(
+        "SELECT u.email FROM users u WHERE u.id {in ids} AND {+condition}
+         ORDER BY u.email_folded {pg: COLLATE \"C\"}",
+        ids,
+        condition,
+    );
     let rows = connection.fetch_all(sql).await?;
     rows.iter().map(|row| row.get(0)).collect()
 }

@@ -12,6 +12,7 @@
 //! more has to change, or two such calls create the same user, the call does nothing, and the write takes the lock
 //! exclusively.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::GroupSummary;
@@ -19,8 +20,8 @@ use super::change::{Durability, GroupWrite, GroupWriteError, MemberChange, Repor
 use super::members::{count_members, replace_members};
 use super::spellings::find_spellings;
 use super::syncs::{ChangedGroup, keep_sync};
-use crate::store::engine::{Database, Retry, Transaction};
-use crate::store::statement::{Dialect, Row};
+use crate::store::engine::{Database, Transaction, retry};
+use crate::store::statement::{Dialect, Row, sql};
 use crate::store::{Store, StoreError, users};
 
 /// How long one statement of a write may take, including the wait for the lock.
@@ -63,65 +64,54 @@ impl Store {
         }
         let waiting_since = Instant::now();
         let _lock = self.database.wait_in_queue(waiting_since, self.group_writes.write()).await?;
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_write_group(write, mode, by, retry.is_retry(), waiting_since).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => {
-                    self.note_group_write();
-                    return outcome;
+        let was_tried = &AtomicBool::new(false);
+        let written = retry::run(|| async move {
+            let is_retry = was_tried.swap(true, Ordering::Relaxed);
+            let mut transaction = begin(&self.database, waiting_since).await?;
+            if is_retry {
+                advance_user_sequence(&mut transaction).await?;
+            }
+            users::fold_new(&mut transaction).await?;
+            let found = find(&mut transaction, write).await?;
+            let (id, external_id, created, is_renamed) = match found {
+                Some(found) => {
+                    let external_id = write.external_id.clone().or_else(|| found.external_id.clone());
+                    if !found.matches(write, external_id.as_deref()) {
+                        update(&mut transaction, found.id, write, external_id.clone()).await?;
+                    }
+                    (found.id, external_id, false, found.name != write.name)
                 }
-            }
-        }
-    }
-
-    async fn try_to_write_group(
-        &self,
-        write: &GroupWrite,
-        mode: WriteMode,
-        by: &SyncedBy,
-        is_retry: bool,
-        waiting_since: Instant,
-    ) -> Result<WrittenGroup, GroupWriteError> {
-        let mut transaction = begin(&self.database, waiting_since).await?;
-        if is_retry {
-            advance_user_sequence(&mut transaction).await?;
-        }
-        users::fold_new(&mut transaction).await?;
-        let found = find(&mut transaction, write).await?;
-        let (id, external_id, created, is_renamed) = match found {
-            Some(found) => {
-                let external_id = write.external_id.clone().or_else(|| found.external_id.clone());
-                if !found.matches(write, external_id.as_deref()) {
-                    update(&mut transaction, found.id, write, external_id.clone()).await?;
+                None => {
+                    (create(&mut transaction, write, mode.durability).await?, write.external_id.clone(), true, false)
                 }
-                (found.id, external_id, false, found.name != write.name)
+            };
+            let changed = ChangedGroup { id, name: &write.name, is_new: created, is_renamed };
+            let (members, count) = match &write.members {
+                Some(members) => {
+                    let (members, _) = find_spellings(members, transaction.connection()).await?;
+                    let change = replace_members(&mut transaction, changed, &members, mode, by).await?;
+                    // The members are now exactly these.
+                    (change, members.count() as u64)
+                }
+                None => {
+                    let change = MemberChange {
+                        report: (mode.report == Report::Members).then(Default::default),
+                        ..Default::default()
+                    };
+                    keep_sync(&mut transaction, changed, by, &[], &[]).await?;
+                    (change, count_members(&mut transaction, id).await?)
+                }
+            };
+            let group = GroupSummary { id, name: write.name.clone(), external_id, managed: true, members: count };
+            match mode.durability {
+                Durability::Commit => transaction.commit().await?,
+                Durability::DryRun => transaction.roll_back().await?,
             }
-            None => (create(&mut transaction, write, mode.durability).await?, write.external_id.clone(), true, false),
-        };
-        let changed = ChangedGroup { id, name: &write.name, is_new: created, is_renamed };
-        let (members, count) = match &write.members {
-            Some(members) => {
-                let (members, _) = find_spellings(members, transaction.connection()).await?;
-                let change = replace_members(&mut transaction, changed, &members, mode, by).await?;
-                // The members are now exactly these.
-                (change, members.count() as u64)
-            }
-            None => {
-                let change = MemberChange {
-                    report: (mode.report == Report::Members).then(Default::default),
-                    ..Default::default()
-                };
-                keep_sync(&mut transaction, changed, by, &[], &[]).await?;
-                (change, count_members(&mut transaction, id).await?)
-            }
-        };
-        let group = GroupSummary { id, name: write.name.clone(), external_id, managed: true, members: count };
-        match mode.durability {
-            Durability::Commit => transaction.commit().await?,
-            Durability::DryRun => transaction.roll_back().await?,
-        }
-        Ok(WrittenGroup { group, created, members })
+            Ok(WrittenGroup { group, created, members })
+        });
+        let written = written.await;
+        self.note_group_write();
+        written
     }
 }
 
@@ -153,13 +143,15 @@ impl Candidate {
 
 /// Finds the group to write.
 async fn find(transaction: &mut Transaction, write: &GroupWrite) -> Result<Option<Candidate>, GroupWriteError> {
-    let mut sql = transaction.sql();
-    sql.push("SELECT g.id, g.name, g.external_id, g.managed, g.built_in FROM groups g WHERE g.name = ");
-    sql.bind(write.name.as_str());
-    if let Some(external_id) = &write.external_id {
-        sql.push(" OR g.external_id = ").bind(external_id.as_str());
-    }
-    sql.push(" ORDER BY g.id");
+    let name = &write.name;
+    let condition = match &write.external_id {
+        None => sql!("g.name = {name}", name),
+        Some(external_id) => sql!("g.name = {name} OR g.external_id = {external_id}", name, external_id),
+    };
+    let sql = sql!(
+        "SELECT g.id, g.name, g.external_id, g.managed, g.built_in FROM groups g WHERE {+condition} ORDER BY g.id",
+        condition,
+    );
     let rows = transaction.fetch_all(sql).await?;
     let candidates = rows.iter().map(Candidate::read).collect::<Result<Vec<_>, _>>()?;
     let identified = |candidate: &Candidate| write.external_id.is_some() && candidate.external_id == write.external_id;
@@ -185,58 +177,54 @@ async fn update(
     write: &GroupWrite,
     external_id: Option<String>,
 ) -> Result<(), sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("UPDATE groups SET managed = ").push_either("true", "1").push(", name = ").bind(write.name.as_str());
-    sql.push(", external_id = ").bind(external_id).push(" WHERE id = ").bind(id);
+    let sql = sql!(
+        "UPDATE groups SET managed = TRUE, name = {name}, external_id = {external_id} WHERE id = {id}",
+        name = &write.name,
+        external_id,
+        id,
+    );
     transaction.execute(sql).await?;
     Ok(())
 }
 
-/// The id of the built-in group, which is the largest. Ids of other programs beyond it do not count.
+/// The id of the built-in group, which is the largest. Ids of other programs, and numbers of a sequence, from it on do not
+/// count.
 const MAX_ID: i64 = 9_007_199_254_740_991;
-
-/// The largest id that a group has, and the last one that was assigned. Neither counts from [`MAX_ID`] on.
-const LAST_IDS: [&str; 2] = [
-    "SELECT (SELECT coalesce(max(id), 0) FROM groups WHERE id < 9007199254740991), \
-        CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM groups_id_seq",
-    "SELECT (SELECT coalesce(max(id), 0) FROM groups WHERE id < 9007199254740991), \
-        coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'groups'), 0)",
-];
-
-/// The lowest id that no group has, for a database whose highest is taken.
-const LOWEST_FREE_ID: &str = "SELECT min(id) + 1 FROM (SELECT 0 AS id UNION ALL SELECT id FROM groups) AS taken \
-    WHERE id + 1 NOT IN (SELECT id FROM groups)";
 
 /// An id above every id that a group has or had, if there is one. The caller keeps other writes from creating groups.
 async fn next_id(transaction: &mut Transaction, durability: Durability) -> Result<i64, sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push_each(LAST_IDS);
+    // The largest id that a group has, and the last one that was assigned.
+    let sql = sql!(
+        "SELECT (SELECT coalesce(max(id), 0) FROM groups WHERE id < {max_id}),
+           {pg: CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM groups_id_seq
+           | lite: coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'groups'), 0)}",
+        max_id = MAX_ID,
+    );
     let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
     let (largest, assigned): (i64, i64) = (row.get(0)?, row.get(1)?);
     let is_lost = assigned >= MAX_ID;
     let next = largest.max(if is_lost { 0 } else { assigned }) + 1;
-    let mut sql = transaction.sql();
-    if next >= MAX_ID {
-        sql.push(LOWEST_FREE_ID);
-    } else {
-        // A dry run changes nothing. On Postgres, other programs take numbers from the sequence meanwhile; on SQLite, writing
-        // the id of the built-in group again makes the largest id the last one.
-        match (durability, transaction.dialect()) {
-            (Durability::DryRun, _) => return Ok(next),
-            (Durability::Commit, Dialect::Sqlite) if is_lost => {
-                sql.push("UPDATE sqlite_sequence SET seq = ").bind(largest).push(" WHERE name = 'groups'");
+    // A dry run changes nothing. On Postgres, other programs take numbers from the sequence meanwhile; on SQLite, writing
+    // the id of the built-in group again makes the largest id the last one.
+    let sql = match (durability, transaction.dialect()) {
+        _ if next >= MAX_ID => sql!(
+            "SELECT min(id) + 1 FROM (SELECT 0 AS id UNION ALL SELECT id FROM groups) AS taken
+             WHERE id + 1 NOT IN (SELECT id FROM groups)
+             {scans: looks for the lowest id that no group has, if the highest is taken}",
+        ),
+        (Durability::DryRun, _) => return Ok(next),
+        (Durability::Commit, Dialect::Sqlite) => {
+            if is_lost {
+                let sql = sql!("UPDATE sqlite_sequence SET seq = {largest} WHERE name = 'groups'", largest);
                 transaction.execute(sql).await?;
-                return Ok(next);
             }
-            (Durability::Commit, Dialect::Sqlite) => return Ok(next),
-            (Durability::Commit, Dialect::Postgres) if is_lost => {
-                sql.push("SELECT setval('groups_id_seq', ").bind(next).push(")");
-            }
-            (Durability::Commit, Dialect::Postgres) => {
-                sql.push("SELECT setval('groups_id_seq', greatest(nextval('groups_id_seq'), ").bind(next).push("))");
-            }
+            return Ok(next);
         }
-    }
+        (Durability::Commit, Dialect::Postgres) if is_lost => sql!("SELECT setval('groups_id_seq', {next})", next),
+        (Durability::Commit, Dialect::Postgres) => {
+            sql!("SELECT setval('groups_id_seq', greatest(nextval('groups_id_seq'), {next}))", next)
+        }
+    };
     transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)
 }
 
@@ -246,12 +234,12 @@ async fn create(
     durability: Durability,
 ) -> Result<i64, GroupWriteError> {
     let id = next_id(transaction, durability).await?;
-    let mut sql = transaction.sql();
-    sql.push("INSERT INTO groups (id, name, external_id, managed) VALUES (")
-        .bind(id)
-        .push(", ")
-        .bind(write.name.as_str());
-    sql.push(", ").bind(write.external_id.clone()).push(", ").push_either("true", "1").push(")");
+    let sql = sql!(
+        "INSERT INTO groups (id, name, external_id, managed) VALUES ({id}, {name}, {external_id}, TRUE)",
+        id,
+        name = &write.name,
+        external_id = write.external_id.clone(),
+    );
     transaction.execute(sql).await?;
     Ok(id)
 }
@@ -259,8 +247,10 @@ async fn create(
 /// Moves the sequence of user ids past ids that other programs assigned explicitly.
 async fn advance_user_sequence(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
     if transaction.dialect() == Dialect::Postgres {
-        let mut sql = transaction.sql();
-        sql.push("SELECT setval('users_id_seq', greatest((SELECT last_value FROM users_id_seq), (SELECT max(id) FROM users)))");
+        let sql = sql!(
+            "SELECT setval('users_id_seq',
+               greatest((SELECT last_value FROM users_id_seq), (SELECT max(id) FROM users)))"
+        );
         transaction.execute(sql).await?;
     }
     Ok(())

@@ -12,9 +12,10 @@ use super::batch::Batch;
 use super::record::FormRecord;
 use super::touched::Touched;
 use crate::store::StoreError;
+use crate::store::Texts;
 use crate::store::engine::Transaction;
 use crate::store::mailbox::key;
-use crate::store::statement::Row;
+use crate::store::statement::{Row, Sql, sql};
 
 /// What checks need to know about a form.
 #[derive(Clone, Copy, Debug)]
@@ -87,14 +88,11 @@ impl ImportState {
     /// The state before the first record: every form, and the id of the built-in group.
     pub(super) async fn load(transaction: &mut Transaction) -> Result<Self, StoreError> {
         let mut state = Self::default();
-        let mut sql = transaction.sql();
-        sql.push("SELECT id, parent_id, graduated FROM forms");
-        for row in transaction.fetch_all(sql).await? {
+        let forms = sql!("SELECT id, parent_id, graduated FROM forms {scans: every form is kept in memory}");
+        for row in transaction.fetch_all(forms).await? {
             state.forms.insert(row.get(0)?, FormFacts { parent: row.get(1)?, graduated: row.get(2)? });
         }
-        let mut sql = transaction.sql();
-        sql.push("SELECT id FROM groups WHERE built_in");
-        for row in transaction.fetch_all(sql).await? {
+        for row in transaction.fetch_all(sql!("SELECT id FROM groups WHERE built_in")).await? {
             state.built_in = row.get(0)?;
         }
         Ok(state)
@@ -104,14 +102,14 @@ impl ImportState {
     pub(super) async fn look_up(&mut self, transaction: &mut Transaction, batch: &Batch) -> Result<(), StoreError> {
         let touched = Touched::of(batch);
         self.clear_batch();
-        let simple: [(&mut HashSet<i64>, &HashSet<i64>, &'static str); 4] = [
-            (&mut self.users, &touched.users, "SELECT id FROM users WHERE id"),
-            (&mut self.labels, &touched.labels, "SELECT id FROM labels WHERE id"),
-            (&mut self.groups, &touched.groups, "SELECT id FROM groups WHERE id"),
-            (&mut self.flow_steps, &touched.flow_steps, "SELECT id FROM flow_steps WHERE id"),
+        let simple: [(&mut HashSet<i64>, &HashSet<i64>, fn(Vec<i64>) -> Sql); 4] = [
+            (&mut self.users, &touched.users, |ids| sql!("SELECT id FROM users WHERE id {in ids}", ids)),
+            (&mut self.labels, &touched.labels, |ids| sql!("SELECT id FROM labels WHERE id {in ids}", ids)),
+            (&mut self.groups, &touched.groups, |ids| sql!("SELECT id FROM groups WHERE id {in ids}", ids)),
+            (&mut self.flow_steps, &touched.flow_steps, |ids| sql!("SELECT id FROM flow_steps WHERE id {in ids}", ids)),
         ];
         for (known, touched, select) in simple {
-            for row in rows(transaction, select, touched.difference(known)).await? {
+            for row in rows(transaction, touched.difference(known), select).await? {
                 known.insert(row.get(0)?);
             }
         }
@@ -133,14 +131,26 @@ impl ImportState {
     }
 
     async fn look_up_unique(&mut self, transaction: &mut Transaction, touched: &Touched<'_>) -> Result<(), StoreError> {
-        let with_ids = "SELECT id, email_folded FROM users WHERE email_folded IS NOT NULL AND id";
-        let or_texts = " UNION SELECT id, email_folded FROM users WHERE email_folded";
-        for row in owners(transaction, with_ids, &touched.written_users, or_texts, &touched.emails).await? {
+        let users = rows(transaction, &touched.written_users, |ids| {
+            sql!(
+                "SELECT id, email_folded FROM users WHERE email_folded IS NOT NULL AND id {in ids}
+                 UNION SELECT id, email_folded FROM users WHERE email_folded {in emails}",
+                ids,
+                emails = touched.emails.iter().collect::<Texts>(),
+            )
+        });
+        for row in users.await? {
             self.emails.set(row.get(0)?, Some(key(&row.get::<String>(1)?).into_owned()));
         }
-        let with_ids = "SELECT id, external_id FROM groups WHERE external_id IS NOT NULL AND id";
-        let or_texts = " UNION SELECT id, external_id FROM groups WHERE external_id";
-        for row in owners(transaction, with_ids, &touched.written_groups, or_texts, &touched.external_ids).await? {
+        let groups = rows(transaction, &touched.written_groups, |ids| {
+            sql!(
+                "SELECT id, external_id FROM groups WHERE external_id IS NOT NULL AND id {in ids}
+                 UNION SELECT id, external_id FROM groups WHERE external_id {in external_ids}",
+                ids,
+                external_ids = touched.external_ids.iter().collect::<Texts>(),
+            )
+        });
+        for row in groups.await? {
             self.external_ids.set(row.get(0)?, Some(row.get(1)?));
         }
         Ok(())
@@ -156,10 +166,11 @@ impl ImportState {
         for &form in &forms {
             self.elements_of.insert(form, HashSet::new());
         }
-        let of_forms = "SELECT id, form_id FROM elements WHERE form_id";
-        let mut found = rows(transaction, of_forms, &forms).await?;
+        let of_forms = |forms: Vec<i64>| sql!("SELECT id, form_id FROM elements WHERE form_id {in forms}", forms);
+        let mut found = rows(transaction, &forms, of_forms).await?;
         let unknown = touched.elements.iter().filter(|element| !self.form_of.contains_key(element));
-        found.extend(rows(transaction, "SELECT id, form_id FROM elements WHERE id", unknown).await?);
+        let of_ids = |ids: Vec<i64>| sql!("SELECT id, form_id FROM elements WHERE id {in ids}", ids);
+        found.extend(rows(transaction, unknown, of_ids).await?);
         for row in found {
             let (element, form) = (row.get(0)?, row.get(1)?);
             self.form_of.insert(element, form);
@@ -179,15 +190,26 @@ impl ImportState {
         touched: &Touched<'_>,
     ) -> Result<(), StoreError> {
         let unlisted: Vec<i64> = touched.written_forms.iter().flat_map(|form| self.unlisted(form)).collect();
-        let select =
-            "SELECT id FROM elements e WHERE EXISTS (SELECT 1 FROM answers a WHERE a.element_id = e.id) AND id";
-        for row in rows(transaction, select, &unlisted).await? {
+        let answered = rows(transaction, &unlisted, |ids| {
+            sql!(
+                "SELECT id FROM elements e
+                 WHERE EXISTS (SELECT 1 FROM answers a WHERE a.element_id = e.id) AND id {in ids}",
+                ids,
+            )
+        });
+        for row in answered.await? {
             self.answered.insert(row.get(0)?);
         }
         let graduating = touched.written_forms.iter().filter(|form| self.graduates(form)).map(|form| &form.id);
-        let select = "SELECT DISTINCT p.form_id FROM submissions p WHERE p.parent_id IS NOT NULL \
-            AND EXISTS (SELECT 1 FROM submissions c WHERE c.parent_id = p.id) AND p.form_id";
-        for row in rows(transaction, select, graduating).await? {
+        let nested = rows(transaction, graduating, |forms| {
+            sql!(
+                "SELECT DISTINCT p.form_id FROM submissions p
+                 WHERE p.parent_id IS NOT NULL AND EXISTS (SELECT 1 FROM submissions c WHERE c.parent_id = p.id)
+                   AND p.form_id {in forms}",
+                forms,
+            )
+        });
+        for row in nested.await? {
             self.nested.insert(row.get(0)?);
         }
         Ok(())
@@ -210,8 +232,9 @@ impl ImportState {
         transaction: &mut Transaction,
         touched: &Touched<'_>,
     ) -> Result<(), StoreError> {
-        let select = "SELECT id, form_id, parent_id FROM submissions WHERE id";
-        for row in rows(transaction, select, touched.submissions.union(&touched.parents)).await? {
+        let ids = touched.submissions.union(&touched.parents);
+        let of_ids = |ids: Vec<i64>| sql!("SELECT id, form_id, parent_id FROM submissions WHERE id {in ids}", ids);
+        for row in rows(transaction, ids, of_ids).await? {
             let (id, facts) = (row.get(0)?, SubmissionFacts { form: row.get(1)?, parent: row.get(2)? });
             self.submissions.insert(id, facts);
             if touched.submissions.contains(&id) {
@@ -220,40 +243,23 @@ impl ImportState {
         }
         // Children only matter for a stored submission that gets a parent.
         let stored = touched.below.iter().filter(|id| self.stored.contains(id));
-        for row in rows(transaction, "SELECT parent_id, id FROM submissions WHERE parent_id", stored).await? {
+        let below = |ids: Vec<i64>| sql!("SELECT parent_id, id FROM submissions WHERE parent_id {in ids}", ids);
+        for row in rows(transaction, stored, below).await? {
             self.children.entry(row.get(0)?).or_default().insert(row.get(1)?);
         }
         Ok(())
     }
 }
 
-/// The rows of `select`, which ends before its list of ids. Runs no statement if there are no ids.
+/// The rows that `select` selects by ids. Runs no statement if there are no ids.
 async fn rows<'i>(
     transaction: &mut Transaction,
-    select: &'static str,
     ids: impl IntoIterator<Item = &'i i64>,
+    select: impl FnOnce(Vec<i64>) -> Sql,
 ) -> Result<Vec<Row>, StoreError> {
     let ids: Vec<i64> = ids.into_iter().copied().collect();
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let mut sql = transaction.sql();
-    sql.push(select).in_ids(&ids);
-    Ok(transaction.fetch_all(sql).await?)
-}
-
-/// The rows of objects that are written, and of objects that have one of the written texts.
-async fn owners(
-    transaction: &mut Transaction,
-    with_ids: &'static str,
-    ids: &[i64],
-    or_texts: &'static str,
-    texts: &[String],
-) -> Result<Vec<Row>, StoreError> {
-    if ids.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut sql = transaction.sql();
-    sql.push(with_ids).in_ids(ids).push(or_texts).in_texts(texts);
-    Ok(transaction.fetch_all(sql).await?)
+    Ok(transaction.fetch_all(select(ids)).await?)
 }

@@ -8,7 +8,7 @@ use super::state::ImportState;
 use super::submissions;
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::{Dialect, JsonRows, TableSpec, fold};
+use crate::store::statement::{Dialect, JsonRows, TableSpec, fold, sql};
 
 const USERS: TableSpec =
     TableSpec { name: "users", columns: &[("id", "bigint"), ("email", "text"), ("name", "text")], key: 1 };
@@ -125,9 +125,8 @@ async fn write_forms(
     FORMS.upsert(transaction, &rows).await?;
     // First, because a later form may take over the id.
     if !dropped.is_empty() {
-        let mut sql = transaction.sql();
-        sql.push("DELETE FROM elements WHERE id").in_ids(&dropped.iter().copied().collect::<Vec<_>>());
-        transaction.execute(sql).await?;
+        let ids: Vec<i64> = dropped.iter().copied().collect();
+        transaction.execute(sql!("DELETE FROM elements WHERE id {in ids}", ids)).await?;
     }
     ELEMENTS.upsert(transaction, &elements).await
 }
@@ -136,8 +135,7 @@ async fn write_groups(transaction: &mut Transaction, groups: &[&GroupRecord]) ->
     let (built_in, groups): (Vec<&GroupRecord>, Vec<_>) = groups.iter().partition(|group| group.name == ALL_USERS);
     // First, because another group may take the previous id of the built-in group.
     if let Some(group) = built_in.last() {
-        let mut sql = transaction.sql();
-        sql.push("UPDATE groups SET id = ").bind(group.id).push(" WHERE built_in AND id <> ").bind(group.id);
+        let sql = sql!("UPDATE groups SET id = {id} WHERE built_in AND id <> {id}", id = group.id);
         transaction.execute(sql).await?;
     }
     let (mut rows, mut members) = (JsonRows::new(), JsonRows::new());

@@ -2,6 +2,7 @@
 
 use super::Registry;
 use crate::store::StoreError;
+use crate::store::statement::sql;
 
 impl Registry {
     /// The key, or this one if there is none yet.
@@ -10,10 +11,12 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn account_key_or(&self, new: &str) -> Result<String, StoreError> {
         let mut transaction = self.database.begin().await?;
-        let mut sql = transaction.sql();
-        sql.push("INSERT INTO registry_acme_account AS known (id, key) VALUES (1, ").bind(new);
-        sql.push(") ON CONFLICT (id) DO UPDATE SET key = known.key RETURNING key");
-        let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
+        let sql = sql!(
+            "INSERT INTO registry_acme_account AS known (id, key) VALUES (1, {new})
+             ON CONFLICT (id) DO UPDATE SET key = known.key RETURNING key",
+            new,
+        );
+        let row = transaction.connection().fetch_one(sql).await?;
         transaction.commit().await?;
         Ok(row.get(0)?)
     }
@@ -24,8 +27,7 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn account_key(&self) -> Result<Option<String>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT key FROM registry_acme_account");
+        let sql = sql!("SELECT key FROM registry_acme_account");
         Ok(reader.fetch_optional(sql).await?.map(|row| row.get(0)).transpose()?)
     }
 
@@ -34,9 +36,11 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn replace_account_key(&self, key: &str) -> Result<(), StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("INSERT INTO registry_acme_account (id, key) VALUES (1, ").bind(key);
-        sql.push(") ON CONFLICT (id) DO UPDATE SET key = excluded.key");
+        let sql = sql!(
+            "INSERT INTO registry_acme_account (id, key) VALUES (1, {key})
+             ON CONFLICT (id) DO UPDATE SET key = excluded.key",
+            key,
+        );
         self.database.execute(sql).await?;
         Ok(())
     }

@@ -14,7 +14,8 @@ use jiff::Timestamp;
 use super::Registry;
 use super::domains::{DomainRecord, Lease, write};
 use crate::store::StoreError;
-use crate::store::engine::Transaction;
+use crate::store::engine::{PooledConnection, Transaction};
+use crate::store::statement::sql;
 
 /// A budget, and how much of it an order may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +85,7 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn take_budgets(&self, budgets: &[Budget], domain: &DomainRecord) -> Result<Taken, StoreError> {
         let mut transaction = self.database.begin().await?;
-        let now = now(&mut transaction).await?;
+        let now = now(transaction.connection()).await?;
         for budget in budgets {
             if let Some(at) = take(&mut transaction, budget, now).await? {
                 transaction.roll_back().await?;
@@ -105,7 +106,7 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn use_budget(&self, budget: &Budget) -> Result<(), StoreError> {
         let mut transaction = self.database.begin().await?;
-        let now = now(&mut transaction).await?;
+        let now = now(transaction.connection()).await?;
         let full_at = full_at(&mut transaction, budget, &budget.name, now).await?;
         // At most used up.
         let full_at = (full_at + budget.interval()).min(now + budget.period);
@@ -119,7 +120,7 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn exhaust_budget(&self, budget: &Budget, until: Timestamp) -> Result<(), StoreError> {
         let mut transaction = self.database.begin().await?;
-        let now = now(&mut transaction).await?;
+        let now = now(transaction.connection()).await?;
         let full_at = full_at(&mut transaction, budget, &budget.name, now).await?;
         let until = full_at.max(until + budget.usable()).min(now + budget.period);
         fill_at(&mut transaction, &budget.name, until).await?;
@@ -135,7 +136,7 @@ impl Registry {
             return Ok(());
         }
         let mut transaction = self.database.begin().await?;
-        let now = now(&mut transaction).await?;
+        let now = now(transaction.connection()).await?;
         for budget in budgets {
             let full = full_at(&mut transaction, budget, &budget.name, now).await?;
             fill_at(&mut transaction, &budget.name, (full - budget.interval()).max(now)).await?;
@@ -148,8 +149,10 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn forget_full_budgets(&self) -> Result<u64, StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("DELETE FROM registry_budgets WHERE ").push_has_passed("full_at", DomainRecord::LONGEST_PAUSE);
+        let sql = sql!(
+            "DELETE FROM registry_budgets WHERE {passed full_at, longest} {scans: it has what was used of late}",
+            longest = DomainRecord::LONGEST_PAUSE,
+        );
         self.database.execute(sql).await
     }
 
@@ -159,9 +162,7 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn budget_left(&self, budget: &Budget) -> Result<(u32, Option<Timestamp>), StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT full_at, ").push_now_plus(Duration::ZERO).push(" FROM registry_budgets WHERE name = ");
-        sql.bind(budget.name.as_str());
+        let sql = sql!("SELECT full_at, {clock} FROM registry_budgets WHERE name = {name}", name = &budget.name);
         let Some(row) = reader.fetch_optional(sql).await? else { return Ok((budget.capacity, None)) };
         let (stored, now): (Timestamp, Timestamp) = (row.get(0)?, row.get(1)?);
         let full_at = budget.full_at(stored, now);
@@ -203,17 +204,13 @@ pub(super) async fn lock(transaction: &mut Transaction, budget: &Budget, now: Ti
 
 /// Writes when a budget is full again.
 async fn fill_at(transaction: &mut Transaction, name: &str, at: Timestamp) -> Result<(), sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("UPDATE registry_budgets SET full_at = ").bind(at).push(" WHERE name = ").bind(name);
-    transaction.execute(sql).await?;
+    transaction.execute(sql!("UPDATE registry_budgets SET full_at = {at} WHERE name = {name}", at, name)).await?;
     Ok(())
 }
 
 /// Now, by the clock of the registry.
-async fn now(transaction: &mut Transaction) -> Result<Timestamp, sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("SELECT ").push_now_plus(Duration::ZERO);
-    transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)
+pub(super) async fn now(connection: &mut PooledConnection) -> Result<Timestamp, sqlx::Error> {
+    connection.fetch_one(sql!("SELECT {clock}")).await?.get(0)
 }
 
 /// When a budget, or what an account has used of it, is full again, at the earliest now. Other takers wait until the transaction ends.
@@ -223,10 +220,13 @@ async fn full_at(
     name: &str,
     now: Timestamp,
 ) -> Result<Timestamp, sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("INSERT INTO registry_budgets AS known (name, full_at) VALUES (").bind(name).push(", ");
-    sql.bind(now).push(") ON CONFLICT (name) DO UPDATE SET full_at = known.full_at RETURNING full_at");
-    let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
+    let sql = sql!(
+        "INSERT INTO registry_budgets AS known (name, full_at) VALUES ({name}, {now})
+         ON CONFLICT (name) DO UPDATE SET full_at = known.full_at RETURNING full_at",
+        name,
+        now,
+    );
+    let row = transaction.connection().fetch_one(sql).await?;
     Ok(budget.full_at(row.get(0)?, now))
 }
 

@@ -9,8 +9,8 @@ use super::Registry;
 use super::domains::{DomainRecord, Lease, next_revision, write};
 use super::events::{DomainEvent, append};
 use crate::store::StoreError;
-use crate::store::engine::{Database, Transaction};
-use crate::store::statement::{JsonRows, JsonTimestamp, Row, Sql, TableSpec};
+use crate::store::engine::Transaction;
+use crate::store::statement::{JsonRows, JsonTimestamp, Row, Sql, TableSpec, sql};
 
 /// The certificate of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +62,11 @@ const TABLE: TableSpec = TableSpec {
 };
 
 impl CertificateRecord {
+    /// What [`Self::read`] reads.
+    fn columns() -> Sql {
+        Sql::text("host, slug, revision, chain, key, authority, not_before, not_after")
+    }
+
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
         let (chain, key): (Option<String>, Option<String>) = (row.get(3)?, row.get(4)?);
         Ok(Self {
@@ -110,8 +115,11 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_certificate(&self, host: &str) -> Result<Option<CertificateRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = select(&self.database);
-        sql.push(" WHERE host = ").bind(host);
+        let sql = sql!(
+            "SELECT {+columns} FROM registry_certificates WHERE host = {host}",
+            columns = CertificateRecord::columns(),
+            host,
+        );
         Ok(reader.fetch_optional(sql).await?.as_ref().map(CertificateRecord::read).transpose()?)
     }
 
@@ -120,12 +128,16 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn certificates(&self, after: i64, until: i64, limit: u32) -> Result<Vec<CertificateRecord>, StoreError> {
-        let mut reader = self.database.reader().await?;
-        let mut sql = select(&self.database);
-        sql.push(" WHERE revision > ").bind(after).push(" AND revision <= ").bind(until);
-        sql.push(" ORDER BY revision LIMIT ").bind(i64::from(limit));
-        let rows = reader.fetch_all(sql).await?;
-        Ok(rows.iter().map(CertificateRecord::read).collect::<Result<_, _>>()?)
+        let sql = sql!(
+            "SELECT {+columns} FROM registry_certificates
+             WHERE revision > {after} AND revision <= {until}
+             ORDER BY revision LIMIT {limit}",
+            columns = CertificateRecord::columns(),
+            after,
+            until,
+            limit,
+        );
+        self.read_certificates(sql).await
     }
 
     /// The certificates of hosts, also those that are gone.
@@ -133,11 +145,12 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn certificates_of(&self, hosts: &[String]) -> Result<Vec<CertificateRecord>, StoreError> {
-        let mut reader = self.database.reader().await?;
-        let mut sql = select(&self.database);
-        sql.push(" WHERE host").in_texts(hosts);
-        let rows = reader.fetch_all(sql).await?;
-        Ok(rows.iter().map(CertificateRecord::read).collect::<Result<_, _>>()?)
+        let sql = sql!(
+            "SELECT {+columns} FROM registry_certificates WHERE host {in hosts}",
+            columns = CertificateRecord::columns(),
+            hosts,
+        );
+        self.read_certificates(sql).await
     }
 
     /// Certificates after a host, in alphabetical order of their hosts, also those that are gone.
@@ -145,10 +158,19 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn certificates_by_host(&self, after: &str, limit: u32) -> Result<Vec<CertificateRecord>, StoreError> {
-        let mut reader = self.database.reader().await?;
-        let mut sql = select(&self.database);
-        sql.push(" WHERE host > ").bind(after).push(" ORDER BY host LIMIT ").bind(i64::from(limit));
-        let rows = reader.fetch_all(sql).await?;
+        let sql = sql!(
+            "SELECT {+columns} FROM registry_certificates
+             WHERE host > {after}
+             ORDER BY host LIMIT {limit}",
+            columns = CertificateRecord::columns(),
+            after,
+            limit,
+        );
+        self.read_certificates(sql).await
+    }
+
+    async fn read_certificates(&self, sql: Sql) -> Result<Vec<CertificateRecord>, StoreError> {
+        let rows = self.database.reader().await?.fetch_all(sql).await?;
         Ok(rows.iter().map(CertificateRecord::read).collect::<Result<_, _>>()?)
     }
 
@@ -167,9 +189,7 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn remove_certificates(&self, hosts: &[String]) -> Result<(), StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("DELETE FROM registry_certificates WHERE host").in_texts(hosts);
-        self.database.execute(sql).await?;
+        self.database.execute(sql!("DELETE FROM registry_certificates WHERE host {in hosts}", hosts)).await?;
         Ok(())
     }
 
@@ -181,9 +201,14 @@ impl Registry {
     pub async fn reseal_certificate(&self, before: &CertificateRecord, key: &str) -> Result<bool, StoreError> {
         let mut transaction = self.database.begin().await?;
         let revision = next_revision(&mut transaction).await?;
-        let mut sql = transaction.sql();
-        sql.push("UPDATE registry_certificates SET key = ").bind(key).push(", revision = ").bind(revision);
-        sql.push(" WHERE host = ").bind(before.host.as_str()).push(" AND revision = ").bind(before.revision);
+        let sql = sql!(
+            "UPDATE registry_certificates SET key = {key}, revision = {revision}
+             WHERE host = {host} AND revision = {known}",
+            key,
+            revision,
+            host = &before.host,
+            known = before.revision,
+        );
         let is_own = transaction.execute(sql).await? > 0;
         if is_own {
             transaction.commit().await?;
@@ -204,13 +229,17 @@ pub(super) enum Of<'s> {
 /// Drops the certificate of a host if it is theirs.
 pub(super) async fn drop_certificate(transaction: &mut Transaction, host: &str, of: Of<'_>) -> Result<(), sqlx::Error> {
     let revision = next_revision(transaction).await?;
-    let mut sql = transaction.sql();
-    sql.push("UPDATE registry_certificates SET chain = NULL, key = NULL, revision = ").bind(revision);
-    sql.push(" WHERE chain IS NOT NULL AND host = ").bind(host);
-    match of {
-        Of::Tenant(slug) => sql.push(" AND slug = ").bind(slug),
-        Of::Others(slug) => sql.push(" AND slug <> ").bind(slug),
+    let is_theirs = match of {
+        Of::Tenant(slug) => sql!("slug = {slug}", slug),
+        Of::Others(slug) => sql!("slug <> {slug}", slug),
     };
+    let sql = sql!(
+        "UPDATE registry_certificates SET chain = NULL, key = NULL, revision = {revision}
+         WHERE chain IS NOT NULL AND host = {host} AND {+is_theirs}",
+        revision,
+        host,
+        is_theirs,
+    );
     transaction.execute(sql).await?;
     Ok(())
 }
@@ -224,10 +253,4 @@ async fn upsert(transaction: &mut Transaction, certificates: &[CertificateRecord
         rows.push(&(host, slug, revision, chain, key, authority, at(*not_before), at(*not_after)));
     }
     TABLE.upsert(transaction, &rows).await
-}
-
-fn select(database: &Database) -> Sql {
-    let mut sql = database.sql();
-    sql.push("SELECT host, slug, revision, chain, key, authority, not_before, not_after FROM registry_certificates");
-    sql
 }

@@ -10,8 +10,8 @@ use super::certificates::{Of, drop_certificate};
 use super::domains::{DomainRecord, Lease, lock_head, next_revision, write};
 use super::writing::WriteRefused;
 use crate::store::StoreError;
-use crate::store::engine::{Retry, Transaction};
-use crate::store::statement::Row;
+use crate::store::engine::{Transaction, retry};
+use crate::store::statement::{Row, Sql, sql};
 
 /// How many names that are not proved the administrators of an account may have added.
 ///
@@ -77,42 +77,28 @@ impl Registry {
         now: Timestamp,
         by: Requester,
     ) -> Result<DomainAdded, WriteRefused> {
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_add_domain(slug, host, proof, now, by).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
+        retry::run(|| async move {
+            let mut transaction = self.database.begin().await?;
+            lock_head(&mut transaction).await?;
+            let Some(found) = find(&mut transaction, slug).await? else { return Ok(DomainAdded::UnknownTenant) };
+            let owner = match owner(&mut transaction, host).await? {
+                Some(owner) if owner.slug == slug => return Ok(DomainAdded::Same),
+                Some(owner) if owner.is_of_table => return Ok(DomainAdded::Taken { owner: owner.slug }),
+                owner => owner.map(|owner| owner.slug),
+            };
+            let is_new = !is_claimed(&mut transaction, slug, host).await?;
+            if is_new && by == Requester::Account && count_unproved(&mut transaction, slug).await? >= MAX_UNPROVED {
+                return Err(WriteRefused::TooManyUnproved);
             }
-        }
-    }
-
-    async fn try_to_add_domain(
-        &self,
-        slug: &str,
-        host: &str,
-        proof: &str,
-        now: Timestamp,
-        by: Requester,
-    ) -> Result<DomainAdded, WriteRefused> {
-        let mut transaction = self.database.begin().await?;
-        lock_head(&mut transaction).await?;
-        let Some(found) = find(&mut transaction, slug).await? else { return Ok(DomainAdded::UnknownTenant) };
-        let owner = match owner(&mut transaction, host).await? {
-            Some(owner) if owner.slug == slug => return Ok(DomainAdded::Same),
-            Some(owner) if owner.is_of_table => return Ok(DomainAdded::Taken { owner: owner.slug }),
-            owner => owner.map(|owner| owner.slug),
-        };
-        let is_new = !is_claimed(&mut transaction, slug, host).await?;
-        if is_new && by == Requester::Account && count_unproved(&mut transaction, slug).await? >= MAX_UNPROVED {
-            return Err(WriteRefused::TooManyUnproved);
-        }
-        insert(&mut transaction, slug, host, proof, now, by).await?;
-        transaction.commit().await?;
-        Ok(match owner {
-            Some(owner) => DomainAdded::Contested { owner },
-            None if is_new => DomainAdded::Added(found.revision),
-            None => DomainAdded::Same,
+            insert(&mut transaction, slug, host, proof, now, by).await?;
+            transaction.commit().await?;
+            Ok(match owner {
+                Some(owner) => DomainAdded::Contested { owner },
+                None if is_new => DomainAdded::Added(found.revision),
+                None => DomainAdded::Same,
+            })
         })
+        .await
     }
 
     /// Removes a domain that was added to a tenant. Returns the revision of the tenant, or none if it did not have it. A
@@ -127,47 +113,39 @@ impl Registry {
         now: Timestamp,
         by: &str,
     ) -> Result<Option<i64>, WriteRefused> {
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_remove_domain(slug, host, now, by).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return Ok(outcome?),
+        retry::run(|| async move {
+            let mut transaction = self.database.begin().await?;
+            let revision = next_revision(&mut transaction).await?;
+            let Some(mut found) = find(&mut transaction, slug).await? else { return Ok(None) };
+            let had = found.domains.len();
+            found.domains.retain(|domain| domain != host);
+            if found.domains.len() == had {
+                // The row of one that was removed is kept for a day.
+                let sql = sql!(
+                    "DELETE FROM registry_domains
+                     WHERE is_added AND state <> 'removed' AND host = {host} AND slug = {slug}",
+                    host,
+                    slug,
+                );
+                let was_claimed = transaction.execute(sql).await? > 0;
+                transaction.commit().await?;
+                return Ok(was_claimed.then_some(found.revision));
             }
-        }
-    }
-
-    async fn try_to_remove_domain(
-        &self,
-        slug: &str,
-        host: &str,
-        now: Timestamp,
-        by: &str,
-    ) -> Result<Option<i64>, StoreError> {
-        let mut transaction = self.database.begin().await?;
-        let revision = next_revision(&mut transaction).await?;
-        let Some(mut found) = find(&mut transaction, slug).await? else { return Ok(None) };
-        let had = found.domains.len();
-        found.domains.retain(|domain| domain != host);
-        if found.domains.len() == had {
-            let mut sql = transaction.sql();
-            // The row of one that was removed is kept for a day.
-            sql.push("DELETE FROM registry_domains WHERE is_added AND state <> 'removed' AND host = ").bind(host);
-            sql.push(" AND slug = ").bind(slug);
-            let was_claimed = transaction.execute(sql).await? > 0;
+            free(&mut transaction, slug, host).await?;
+            let sql = sql!(
+                "UPDATE registry_domains SET state = 'removed', reason = '{{}}', since = {now}, next_at = {now},
+                   pending = NULL, proved_since = NULL, proved_by = NULL, fence = fence + 1
+                 WHERE host = {host} AND slug = {slug}",
+                now,
+                host,
+                slug,
+            );
+            transaction.execute(sql).await?;
+            put_domains(&mut transaction, slug, &found.domains, revision, now, by).await?;
             transaction.commit().await?;
-            return Ok(was_claimed.then_some(found.revision));
-        }
-        free(&mut transaction, slug, host).await?;
-        let mut sql = transaction.sql();
-        sql.push("UPDATE registry_domains SET state = 'removed', reason = '{}', since = ").bind(now);
-        sql.push(", next_at = ")
-            .bind(now)
-            .push(", pending = NULL, proved_since = NULL, proved_by = NULL, fence = fence + 1 WHERE host = ");
-        sql.bind(host).push(" AND slug = ").bind(slug);
-        transaction.execute(sql).await?;
-        put_domains(&mut transaction, slug, &found.domains, revision, now, by).await?;
-        transaction.commit().await?;
-        Ok(Some(revision))
+            Ok(Some(revision))
+        })
+        .await
     }
 
     /// Gives a domain to the tenant of a row that proves it, writes the row, and ends its lease. `from` is the tenant that
@@ -203,21 +181,22 @@ impl Registry {
         let revision = if from.is_some() { next_revision(&mut transaction).await? } else { revision };
         into.domains.push(to.host.clone());
         put_domains(&mut transaction, &to.slug, &into.domains, revision, now, by).await?;
-        let mut claim = transaction.sql();
-        claim.push("INSERT INTO registry_claims (kind, value, slug) VALUES ('host', ").bind(to.host.as_str());
-        claim.push(", ").bind(to.slug.as_str()).push(")");
+        let (host, slug) = (&to.host, &to.slug);
+        let claim = sql!("INSERT INTO registry_claims (kind, value, slug) VALUES ('host', {host}, {slug})", host, slug);
         transaction.execute(claim).await?;
-        let mut sql = transaction.sql();
-        sql.push("UPDATE registry_domains SET state = 'gone', reason = ").bind(lost).push(", since = ").bind(now);
-        sql.push(", next_at = ")
-            .bind(now)
-            .push(", pending = NULL, proved_since = NULL, proved_by = NULL, renew_at = NULL, is_late = FALSE, ");
-        sql.push(
-            "leased_until = NULL, fence = fence + 1 WHERE is_added AND state NOT IN ('gone', 'removed') AND host = ",
+        let losers = sql!(
+            "UPDATE registry_domains SET state = 'gone', reason = {lost}, since = {now}, next_at = {now}, pending = NULL,
+               proved_since = NULL, proved_by = NULL, renew_at = NULL, is_late = FALSE, leased_until = NULL,
+               fence = fence + 1
+             WHERE is_added AND state NOT IN ('gone', 'removed') AND host = {host} AND slug <> {slug}
+               AND (proved_since IS NULL OR slug = {from})",
+            lost,
+            now,
+            host,
+            slug,
+            from = from.unwrap_or_default(),
         );
-        sql.bind(to.host.as_str()).push(" AND slug <> ").bind(to.slug.as_str());
-        sql.push(" AND (proved_since IS NULL OR slug = ").bind(from.unwrap_or_default()).push(")");
-        transaction.execute(sql).await?;
+        transaction.execute(losers).await?;
         // The tenant's own one is served again at once.
         drop_certificate(&mut transaction, &to.host, Of::Others(&to.slug)).await?;
         transaction.commit().await?;
@@ -230,9 +209,12 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn owner_of(&self, host: &str) -> Result<Option<HostOwner>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push(OWNER).bind(host);
-        Ok(reader.fetch_optional(sql).await?.as_ref().map(|row| HostOwner::read(row, host)).transpose()?)
+        Ok(reader
+            .fetch_optional(select_owner(host))
+            .await?
+            .as_ref()
+            .map(|row| HostOwner::read(row, host))
+            .transpose()?)
     }
 
     /// Whether the registry has a tenant.
@@ -241,14 +223,18 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn has_tenant(&self, slug: &str) -> Result<bool, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT 1 FROM registry_tenants WHERE toml IS NOT NULL AND slug = ").bind(slug);
+        let sql = sql!("SELECT 1 FROM registry_tenants WHERE toml IS NOT NULL AND slug = {slug}", slug);
         Ok(reader.fetch_optional(sql).await?.is_some())
     }
 }
 
-const OWNER: &str = "SELECT c.slug, t.domains FROM registry_claims c JOIN registry_tenants t ON t.slug = c.slug \
-    WHERE c.kind = 'host' AND c.value = ";
+fn select_owner(host: &str) -> Sql {
+    sql!(
+        "SELECT c.slug, t.domains FROM registry_claims c JOIN registry_tenants t ON t.slug = c.slug
+         WHERE c.kind = 'host' AND c.value = {host}",
+        host,
+    )
+}
 
 impl HostOwner {
     fn read(row: &Row, host: &str) -> Result<Self, sqlx::Error> {
@@ -258,30 +244,31 @@ impl HostOwner {
 }
 
 async fn owner(transaction: &mut Transaction, host: &str) -> Result<Option<HostOwner>, sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push(OWNER).bind(host);
-    transaction.fetch_all(sql).await?.pop().map(|row| HostOwner::read(&row, host)).transpose()
+    transaction.fetch_all(select_owner(host)).await?.pop().map(|row| HostOwner::read(&row, host)).transpose()
 }
 
 /// Whether a tenant has a row of a host that is still in its life.
 async fn is_claimed(transaction: &mut Transaction, slug: &str, host: &str) -> Result<bool, sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("SELECT 1 FROM registry_domains WHERE state NOT IN ('gone', 'removed') AND host = ").bind(host);
-    sql.push(" AND slug = ").bind(slug);
+    let sql = sql!(
+        "SELECT 1 FROM registry_domains WHERE state NOT IN ('gone', 'removed') AND host = {host} AND slug = {slug}",
+        host,
+        slug,
+    );
     Ok(!transaction.fetch_all(sql).await?.is_empty())
 }
 
 /// How many names that are not proved the administrators of an account have added.
 async fn count_unproved(transaction: &mut Transaction, slug: &str) -> Result<i64, sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("SELECT count(*) FROM registry_domains WHERE is_added AND by_account AND proved_since IS NULL ");
-    sql.push("AND state NOT IN ('gone', 'removed') AND slug = ").bind(slug);
+    let sql = sql!(
+        "SELECT count(*) FROM registry_domains
+         WHERE is_added AND by_account AND proved_since IS NULL AND state NOT IN ('gone', 'removed') AND slug = {slug}",
+        slug,
+    );
     transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)
 }
 
 async fn find(transaction: &mut Transaction, slug: &str) -> Result<Option<Found>, sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("SELECT revision, domains FROM registry_tenants WHERE toml IS NOT NULL AND slug = ").bind(slug);
+    let sql = sql!("SELECT revision, domains FROM registry_tenants WHERE toml IS NOT NULL AND slug = {slug}", slug);
     let row = transaction.fetch_all(sql).await?.pop();
     let read = |row: Row| {
         let domains: String = row.get(1)?;
@@ -299,9 +286,15 @@ async fn put_domains(
     by: &str,
 ) -> Result<(), sqlx::Error> {
     let domains = serde_json::to_string(domains).expect("texts are always JSON");
-    let mut sql = transaction.sql();
-    sql.push("UPDATE registry_tenants SET domains = ").bind(domains).push(", revision = ").bind(revision);
-    sql.push(", changed_at = ").bind(now).push(", changed_by = ").bind(by).push(" WHERE slug = ").bind(slug);
+    let sql = sql!(
+        "UPDATE registry_tenants SET domains = {domains}, revision = {revision}, changed_at = {now}, changed_by = {by}
+         WHERE slug = {slug}",
+        domains,
+        revision,
+        now,
+        by,
+        slug,
+    );
     transaction.execute(sql).await?;
     Ok(())
 }
@@ -316,21 +309,29 @@ async fn insert(
     now: Timestamp,
     by: Requester,
 ) -> Result<(), sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("INSERT INTO registry_domains AS known (host, slug, is_added, by_account, proof, state, reason, since, ");
-    sql.push("created_at, next_at, failures, is_late, fence) VALUES (").bind(host).push(", ").bind(slug);
-    sql.push(", TRUE, ").bind(by == Requester::Account).push(", ").bind(proof).push(", 'claimed', '{}', ").bind(now);
-    sql.push(", ").bind(now).push(", ").bind(now).push(", 0, FALSE, 0) ");
+    let by_account = by == Requester::Account;
     // The proof of a row that is there may be in DNS by now.
-    sql.push("ON CONFLICT (host, slug) DO UPDATE SET is_added = TRUE, by_account = excluded.by_account, ");
-    sql.push("proved_since = NULL, proved_by = NULL, state = excluded.state, reason = excluded.reason, since = excluded.since, ");
-    sql.push("created_at = excluded.created_at, next_at = excluded.next_at, leased_until = NULL, ");
-    sql.push("fence = known.fence + 1 WHERE known.state IN ('gone', 'removed')");
-    transaction.execute(sql).await?;
+    let row = sql!(
+        "INSERT INTO registry_domains AS known
+           (host, slug, is_added, by_account, proof, state, reason, since, created_at, next_at, failures, is_late, fence)
+         VALUES ({host}, {slug}, TRUE, {by_account}, {proof}, 'claimed', '{{}}', {now}, {now}, {now}, 0, FALSE, 0)
+         ON CONFLICT (host, slug) DO UPDATE SET is_added = TRUE, by_account = excluded.by_account, proved_since = NULL,
+           proved_by = NULL, state = excluded.state, reason = excluded.reason, since = excluded.since,
+           created_at = excluded.created_at, next_at = excluded.next_at, leased_until = NULL, fence = known.fence + 1
+         WHERE known.state IN ('gone', 'removed')",
+        host,
+        slug,
+        by_account,
+        proof,
+        now,
+    );
+    transaction.execute(row).await?;
     if by == Requester::Operator {
-        let mut sql = transaction.sql();
-        sql.push("UPDATE registry_domains SET by_account = FALSE WHERE by_account AND host = ").bind(host);
-        sql.push(" AND slug = ").bind(slug);
+        let sql = sql!(
+            "UPDATE registry_domains SET by_account = FALSE WHERE by_account AND host = {host} AND slug = {slug}",
+            host,
+            slug,
+        );
         transaction.execute(sql).await?;
     }
     Ok(())
@@ -338,8 +339,7 @@ async fn insert(
 
 /// Ends the claim of a tenant to a host.
 async fn free(transaction: &mut Transaction, slug: &str, host: &str) -> Result<(), sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("DELETE FROM registry_claims WHERE kind = 'host' AND value = ").bind(host).push(" AND slug = ").bind(slug);
+    let sql = sql!("DELETE FROM registry_claims WHERE kind = 'host' AND value = {host} AND slug = {slug}", host, slug);
     transaction.execute(sql).await?;
     Ok(())
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::Registry;
 use super::domains::DomainState;
-use super::listing::push_has_lapsed;
+use super::listing::has_lapsed;
 use crate::store::StoreError;
-use crate::store::statement::{Row, Sql};
+use crate::store::statement::{Row, Sql, sql};
 
 /// How many domains are in a state for a reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,10 +46,7 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn stored_counts(&self) -> Result<StoredCounts, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT counts, ");
-        push_is_due(&mut sql);
-        sql.push(" FROM registry_counts");
+        let sql = sql!("SELECT counts, {+is_due} FROM registry_counts", is_due = is_due());
         let row = reader.fetch_one(sql).await?;
         Ok(StoredCounts { counts: row.get(0)?, is_due: row.get(1)? })
     }
@@ -59,9 +56,11 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn lease_counting(&self) -> Result<bool, StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("UPDATE registry_counts SET leased_until = ").push_now_plus(Self::COUNTING).push(" WHERE ");
-        push_is_due(&mut sql);
+        let sql = sql!(
+            "UPDATE registry_counts SET leased_until = {clock + lease} WHERE {+is_due}",
+            lease = Self::COUNTING,
+            is_due = is_due(),
+        );
         Ok(self.database.execute(sql).await? > 0)
     }
 
@@ -70,9 +69,11 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn store_counts(&self, counts: &str, pause: Duration) -> Result<(), StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("UPDATE registry_counts SET leased_until = NULL, counts = ").bind(counts).push(", next_at = ");
-        sql.push_now_plus(pause.min(Self::LONGEST_COUNT_PAUSE));
+        let sql = sql!(
+            "UPDATE registry_counts SET leased_until = NULL, counts = {counts}, next_at = {clock + pause}",
+            counts,
+            pause = pause.min(Self::LONGEST_COUNT_PAUSE),
+        );
         self.database.execute(sql).await?;
         Ok(())
     }
@@ -97,19 +98,22 @@ impl Registry {
         Ok(counts)
     }
 
-    /// The domains by what their rows say. `has_lapsed`: only those that are live there, and whose certificate has expired.
-    async fn count_stored_states(&self, has_lapsed: bool) -> Result<Vec<DomainCount>, StoreError> {
-        let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT state, ")
-            .push_either("coalesce(reason::json->>'reason', '')", "coalesce(reason->>'reason', '')");
-        sql.push(", count(*) FROM registry_domains");
-        if has_lapsed {
-            sql.push(" WHERE state = 'live' AND ");
-            push_has_lapsed(&mut sql);
-        }
-        sql.push(" GROUP BY 1, 2");
-        let rows = reader.fetch_all(sql).await?;
+    /// The domains by what their rows say. `only_lapsed`: only those that are live there, and whose certificate has expired.
+    async fn count_stored_states(&self, only_lapsed: bool) -> Result<Vec<DomainCount>, StoreError> {
+        let is_counted = if only_lapsed {
+            sql!("state = 'live' AND {+has_lapsed}", has_lapsed = has_lapsed())
+        } else {
+            Sql::text("TRUE")
+        };
+        let sql = sql!(
+            "SELECT state, coalesce(reason{pg: ::json}->>'reason', ''), count(*)
+             FROM registry_domains
+             WHERE {+is_counted}
+             GROUP BY 1, 2
+             {scans: one node counts all of them for the others}",
+            is_counted,
+        );
+        let rows = self.database.reader().await?.fetch_all(sql).await?;
         let read = |row: &Row| {
             let state: String = row.get(0)?;
             let state = DomainState::parse(&state).unwrap_or(DomainState::Claimed);
@@ -124,11 +128,11 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn count_added_domains(&self, slug: &str) -> Result<i64, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push(
-            "SELECT count(*) FROM registry_domains WHERE is_added AND state NOT IN ('gone', 'removed') AND slug = ",
-        )
-        .bind(slug);
+        let sql = sql!(
+            "SELECT count(*) FROM registry_domains
+             WHERE is_added AND state NOT IN ('gone', 'removed') AND slug = {slug}",
+            slug,
+        );
         Ok(reader.fetch_one(sql).await?.get(0)?)
     }
 
@@ -138,8 +142,7 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn count_late_domains(&self) -> Result<i64, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT count(*) FROM registry_domains WHERE is_late AND state <> 'removed'");
+        let sql = sql!("SELECT count(*) FROM registry_domains WHERE is_late AND state <> 'removed'");
         Ok(reader.fetch_one(sql).await?.get(0)?)
     }
 
@@ -149,15 +152,21 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn count_renewals(&self, within: Duration) -> Result<i64, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT count(*) FROM registry_domains WHERE state <> 'removed' AND renew_at <= ")
-            .push_now_plus(within);
+        let sql = sql!(
+            "SELECT count(*) FROM registry_domains
+             WHERE state <> 'removed' AND renew_at <= {clock + within}
+             {scans: a command of the operator counts them}",
+            within,
+        );
         Ok(reader.fetch_one(sql).await?.get(0)?)
     }
 }
 
-/// Adds a condition: nothing was counted for long enough, and no node counts.
-fn push_is_due(sql: &mut Sql) {
-    sql.push_has_passed("next_at", Registry::LONGEST_COUNT_PAUSE).push(" AND ");
-    sql.push_has_passed("leased_until", Registry::COUNTING);
+/// Nothing was counted for long enough, and no node counts.
+fn is_due() -> Sql {
+    sql!(
+        "{passed next_at, pause} AND {passed leased_until, lease}",
+        pause = Registry::LONGEST_COUNT_PAUSE,
+        lease = Registry::COUNTING,
+    )
 }

@@ -13,7 +13,7 @@ use super::certificates::{Of, drop_certificate};
 use super::events::{DomainEvent, append};
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::{JsonRows, Row, Sql};
+use crate::store::statement::{Row, Sql, sql};
 
 /// Where a domain is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -155,12 +155,6 @@ pub struct DomainRecord {
     pub leased_until: Option<Timestamp>,
 }
 
-pub(super) const COLUMNS: &str = "host, slug, is_added, proof, proved_since, state, reason, since, created_at, checked_at, next_at, \
-    failures, renew_at, is_late, pending, fence, proved_by, (SELECT c.not_after FROM registry_certificates c \
-    WHERE c.host = registry_domains.host AND c.slug = registry_domains.slug AND c.chain IS NOT NULL), \
-    coalesce((SELECT t.label_proves FROM registry_tenants t WHERE t.slug = registry_domains.slug), TRUE), \
-    EXISTS (SELECT 1 FROM registry_tenants t WHERE t.slug = registry_domains.slug AND t.identity IS NOT NULL), leased_until";
-
 impl DomainRecord {
     /// How long a lease lasts unless it is kept.
     ///
@@ -172,6 +166,29 @@ impl DomainRecord {
     ///
     /// Larger: after a step of the clock, rows wait for longer. Smaller: an authority is asked before it allows that.
     pub const LONGEST_PAUSE: Duration = Duration::from_hours(9 * 24);
+
+    /// What [`Self::read_all`] reads.
+    pub(super) fn columns() -> Sql {
+        sql!(
+            "host, slug, is_added, proof, proved_since, state, reason, since, created_at, checked_at, next_at, failures,
+             renew_at, is_late, pending, fence, proved_by,
+             (SELECT c.not_after FROM registry_certificates c
+              WHERE c.host = registry_domains.host AND c.slug = registry_domains.slug AND c.chain IS NOT NULL),
+             coalesce((SELECT t.label_proves FROM registry_tenants t WHERE t.slug = registry_domains.slug), TRUE),
+             EXISTS (SELECT 1 FROM registry_tenants t WHERE t.slug = registry_domains.slug AND t.identity IS NOT NULL),
+             leased_until"
+        )
+    }
+
+    /// The row has the lease with which this record was read.
+    pub(super) fn has_lease(&self) -> Sql {
+        sql!(
+            "host = {host} AND slug = {slug} AND fence = {fence} AND leased_until IS NOT NULL",
+            host = &self.host,
+            slug = &self.slug,
+            fence = self.fence,
+        )
+    }
 
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
         let state: String = row.get(5)?;
@@ -219,8 +236,6 @@ pub enum Lease {
     End,
 }
 
-const NEEDED: [(&str, &str); 3] = [("host", "text"), ("slug", "text"), ("proof", "text")];
-
 impl Registry {
     /// Makes rows for hosts that need a certificate: host, tenant, and the proof that a new row gets. A row that is gone or
     /// was removed begins its life again, and a host that the operator's table has by now needs no proof any more.
@@ -231,25 +246,21 @@ impl Registry {
         if hosts.is_empty() {
             return Ok(0);
         }
-        let mut rows = JsonRows::new();
-        hosts.iter().for_each(|host| rows.push(host));
-        let mut transaction = self.database.begin().await?;
-        let mut sql = transaction.sql();
-        sql.push(
-            "INSERT INTO registry_domains AS known (host, slug, is_added, proof, state, reason, since, created_at, ",
+        let hosts = serde_json::to_string(hosts).expect("texts are always JSON");
+        let sql = sql!(
+            "INSERT INTO registry_domains AS known
+               (host, slug, is_added, proof, state, reason, since, created_at, next_at, failures, is_late, fence)
+             SELECT needed.host, needed.slug, FALSE, needed.proof, 'claimed', '{{}}', {clock}, {clock}, {clock},
+               0, FALSE, 0
+             FROM {rows hosts: host text, slug text, proof text} AS needed
+             WHERE TRUE
+             ON CONFLICT (host, slug) DO UPDATE SET is_added = FALSE,
+               state = CASE WHEN known.state IN ('gone', 'removed') THEN 'claimed' ELSE known.state END,
+               reason = CASE WHEN known.state = 'gone' THEN '{{}}' ELSE known.reason END, next_at = excluded.next_at
+             WHERE known.state IN ('gone', 'removed') OR known.is_added",
+            hosts,
         );
-        sql.push(
-            "next_at, failures, is_late, fence) SELECT needed.host, needed.slug, FALSE, needed.proof, 'claimed', ",
-        );
-        sql.push("'{}', ").push_now_plus(Duration::ZERO).push(", ").push_now_plus(Duration::ZERO).push(", ");
-        sql.push_now_plus(Duration::ZERO).push(", 0, FALSE, 0 FROM ").push_rows(rows.text(), &NEEDED);
-        sql.push(" AS needed WHERE TRUE ON CONFLICT (host, slug) DO UPDATE SET is_added = FALSE, state = CASE ");
-        sql.push("WHEN known.state IN ('gone', 'removed') THEN 'claimed' ELSE known.state END, reason = CASE ");
-        sql.push("WHEN known.state = 'gone' THEN '{}' ELSE known.reason END, next_at = excluded.next_at ");
-        sql.push("WHERE known.state IN ('gone', 'removed') OR known.is_added");
-        let made = transaction.execute(sql).await?;
-        transaction.commit().await?;
-        Ok(made)
+        self.database.execute(sql).await
     }
 
     /// Makes the claims to hosts due that other tenants have in their tables: pairs of a host and the tenant that has it.
@@ -257,13 +268,14 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn check_claims_to(&self, hosts: &[(String, String)]) -> Result<(), StoreError> {
-        let mut rows = JsonRows::new();
-        hosts.iter().for_each(|host| rows.push(host));
-        let mut sql = self.database.sql();
-        sql.push("UPDATE registry_domains SET next_at = ").push_now_plus(Duration::ZERO);
-        sql.push(" FROM ").push_rows(rows.text(), &NEEDED[..2]).push(" AS listed WHERE ");
-        sql.push("registry_domains.host = listed.host AND registry_domains.slug <> listed.slug AND is_added ");
-        sql.push("AND state NOT IN ('gone', 'removed')");
+        let hosts = serde_json::to_string(hosts).expect("texts are always JSON");
+        let sql = sql!(
+            "UPDATE registry_domains SET next_at = {clock}
+             FROM {rows hosts: host text, slug text} AS listed
+             WHERE registry_domains.host = listed.host AND registry_domains.slug <> listed.slug
+               AND is_added AND state NOT IN ('gone', 'removed')",
+            hosts,
+        );
         self.database.execute(sql).await?;
         Ok(())
     }
@@ -298,8 +310,7 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn forget_domain(&self, domain: &DomainRecord) -> Result<bool, StoreError> {
         let mut transaction = self.database.begin().await?;
-        let mut sql = transaction.sql();
-        sql.push("DELETE FROM registry_domains WHERE ").push_lease(domain);
+        let sql = sql!("DELETE FROM registry_domains WHERE {+has_lease}", has_lease = domain.has_lease());
         let is_own = transaction.execute(sql).await? > 0;
         if is_own {
             drop_certificate(&mut transaction, &domain.host, Of::Tenant(&domain.slug)).await?;
@@ -328,17 +339,14 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_domains(&self, host: &str) -> Result<Vec<DomainRecord>, StoreError> {
-        let mut sql = select_domains(self);
-        sql.push(" WHERE host = ").bind(host).push(" ORDER BY created_at, slug");
+        let sql = sql!(
+            "SELECT {+columns} FROM registry_domains WHERE host = {host} ORDER BY created_at, slug",
+            columns = DomainRecord::columns(),
+            host,
+        );
         let mut reader = self.database.reader().await?;
         Ok(DomainRecord::read_all(&reader.fetch_all(sql).await?)?)
     }
-}
-
-pub(super) fn select_domains(registry: &Registry) -> Sql {
-    let mut sql = registry.database.sql();
-    sql.push("SELECT ").push(COLUMNS).push(" FROM registry_domains");
-    sql
 }
 
 /// Writes a row if its lease is still its own.
@@ -347,49 +355,46 @@ pub(super) async fn write(
     domain: &DomainRecord,
     lease: Lease,
 ) -> Result<bool, sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("UPDATE registry_domains SET proved_since = ").bind(domain.proved_since);
-    sql.push(", proved_by = ").bind(domain.proved_by.map(|proof| proof.as_str().to_owned()));
-    sql.push(", state = ").bind(domain.state.as_str()).push(", reason = ").bind(domain.reason.as_str());
-    sql.push(", since = ").bind(domain.since).push(", checked_at = ").bind(domain.checked_at);
     // It is no longer live when its certificate ends.
     let ends_at = domain.not_after.filter(|ends_at| domain.state == DomainState::Live && *ends_at > Timestamp::now());
     let next_at = ends_at.map_or(domain.next_at, |ends_at| domain.next_at.min(ends_at));
-    sql.push(", next_at = ").push_either("least(", "min(").bind(next_at).push(", ");
-    sql.push_now_plus(DomainRecord::LONGEST_PAUSE).push("), failures = ").bind(domain.failures);
-    sql.push(", renew_at = ").bind(domain.renew_at).push(", is_late = ").bind(domain.is_late);
-    sql.push(", pending = ").bind(domain.pending.clone()).push(", leased_until = ");
-    match lease {
-        Lease::Keep => sql.push_now_plus(DomainRecord::LEASE),
-        Lease::End => sql.push("NULL"),
+    let leased_until = match lease {
+        Lease::Keep => sql!("{clock + lease}", lease = DomainRecord::LEASE),
+        Lease::End => Sql::text("NULL"),
     };
-    sql.push(" WHERE ").push_lease(domain);
+    let sql = sql!(
+        "UPDATE registry_domains SET proved_since = {proved_since}, proved_by = {proved_by}, state = {state},
+           reason = {reason}, since = {since}, checked_at = {checked_at},
+           next_at = {pg: least | lite: min}({next_at}, {clock + longest}), failures = {failures},
+           renew_at = {renew_at}, is_late = {is_late}, pending = {pending}, leased_until = {+leased_until}
+         WHERE {+has_lease}",
+        proved_since = domain.proved_since,
+        proved_by = domain.proved_by.map(DomainProof::as_str),
+        state = domain.state.as_str(),
+        reason = &domain.reason,
+        since = domain.since,
+        checked_at = domain.checked_at,
+        next_at,
+        longest = DomainRecord::LONGEST_PAUSE,
+        failures = domain.failures,
+        renew_at = domain.renew_at,
+        is_late = domain.is_late,
+        pending = domain.pending.as_deref(),
+        leased_until,
+        has_lease = domain.has_lease(),
+    );
     Ok(transaction.execute(sql).await? > 0)
 }
 
-/// Keeps other writers waiting until the transaction ends.
-pub(super) async fn lock_head(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("UPDATE registry_head SET revision = revision");
-    transaction.execute(sql).await?;
-    Ok(())
+/// Keeps other writers waiting until the transaction ends. Returns the revision of the registry: what is read from now on
+/// includes their commits.
+pub(super) async fn lock_head(transaction: &mut Transaction) -> Result<i64, sqlx::Error> {
+    let sql = sql!("UPDATE registry_head SET revision = revision RETURNING revision");
+    transaction.connection().fetch_one(sql).await?.get(0)
 }
 
 /// The next revision of the registry. Other writers wait until the transaction ends.
 pub(super) async fn next_revision(transaction: &mut Transaction) -> Result<i64, sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("UPDATE registry_head SET revision = revision + 1 RETURNING revision");
-    transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)
-}
-
-pub(super) trait PushLease {
-    fn push_lease(&mut self, domain: &DomainRecord) -> &mut Self;
-}
-
-impl PushLease for Sql {
-    /// Adds the condition that the row has the lease with which the record was read.
-    fn push_lease(&mut self, domain: &DomainRecord) -> &mut Self {
-        self.push("host = ").bind(domain.host.as_str()).push(" AND slug = ").bind(domain.slug.as_str());
-        self.push(" AND fence = ").bind(domain.fence).push(" AND leased_until IS NOT NULL")
-    }
+    let sql = sql!("UPDATE registry_head SET revision = revision + 1 RETURNING revision");
+    transaction.connection().fetch_one(sql).await?.get(0)
 }

@@ -5,12 +5,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::domains::DomainRecord;
-use super::nodes::push_head_stamp;
-use super::stamps::{RegistryMark, push_has};
-use super::{Registry, RegistryRow, select};
+use super::stamps::{RegistryMark, has_history, head_stamp};
+use super::{Registry, RegistryRow};
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::{Row, Sql};
+use crate::store::statement::{Row, sql};
 
 /// For how long events are kept.
 ///
@@ -64,34 +63,32 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn feed(&self, after: i64, stamp: Option<i64>, limit: u32) -> Result<Feed, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT registry_head.revision, ");
-        push_head_stamp(&mut sql);
-        sql.push(", ");
-        match stamp {
-            Some(stamp) => push_has(&mut sql, RegistryMark { revision: after, stamp }),
-            None => {
-                sql.push("registry_head.revision >= ").bind(after);
-            }
-        }
+        let has_history = match stamp {
+            Some(stamp) => has_history(RegistryMark { revision: after, stamp }),
+            None => sql!("registry_head.revision >= {after}", after),
+        };
         // First: two statements may see different revisions, and what one of them missed must not be passed over.
-        sql.push(" FROM registry_head");
+        let sql = sql!(
+            "SELECT registry_head.revision, {+head_stamp}, {+has_history} FROM registry_head",
+            head_stamp = head_stamp(),
+            has_history,
+        );
         let row = reader.fetch_one(sql).await?;
         let head = RegistryMark { revision: row.get(0)?, stamp: row.get(1)? };
         let mut feed = Feed { head, has_history: row.get(2)?, tenants: Vec::new(), events: Vec::new() };
         if !feed.has_history || head.revision <= after {
             return Ok(feed);
         }
-        let push_range = |sql: &mut Sql| {
-            sql.push(" WHERE revision > ").bind(after).push(" AND revision <= ").bind(head.revision);
-            sql.push(" ORDER BY revision LIMIT ").bind(i64::from(limit));
-        };
-        let mut sql = select(&self.database);
-        push_range(&mut sql);
+        let sql = RegistryRow::select_changed(after, head.revision, limit);
         feed.tenants = reader.fetch_all(sql).await?.iter().map(RegistryRow::read).collect::<Result<_, _>>()?;
-        let mut sql = reader.sql();
-        sql.push("SELECT revision, kind, slug, host, detail, at FROM registry_events");
-        push_range(&mut sql);
+        let sql = sql!(
+            "SELECT revision, kind, slug, host, detail, at FROM registry_events
+             WHERE revision > {after} AND revision <= {until}
+             ORDER BY revision LIMIT {limit}",
+            after,
+            until = head.revision,
+            limit,
+        );
         let read = |row: &Row| {
             Ok(RegistryEvent {
                 revision: row.get(0)?,
@@ -111,9 +108,8 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn forget_old_events(&self) -> Result<(), StoreError> {
-        let mut sql = self.database.sql();
         // A subquery, which Postgres evaluates once and can look up in the index.
-        sql.push("DELETE FROM registry_events WHERE at < (SELECT ").push_now_minus(KEPT).push(")");
+        let sql = sql!("DELETE FROM registry_events WHERE at < (SELECT {clock - kept})", kept = KEPT);
         self.database.execute(sql).await?;
         Ok(())
     }
@@ -126,10 +122,15 @@ pub(super) async fn append(
     domain: &DomainRecord,
     event: &DomainEvent,
 ) -> Result<(), sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("INSERT INTO registry_events (revision, kind, slug, host, detail, at) VALUES (").bind(revision);
-    sql.push(", ").bind(event.kind).push(", ").bind(domain.slug.as_str()).push(", ").bind(domain.host.as_str());
-    sql.push(", ").bind(event.detail.as_str()).push(", ").push_now_plus(Duration::ZERO).push(")");
+    let sql = sql!(
+        "INSERT INTO registry_events (revision, kind, slug, host, detail, at)
+         VALUES ({revision}, {kind}, {slug}, {host}, {detail}, {clock})",
+        revision,
+        kind = event.kind,
+        slug = &domain.slug,
+        host = &domain.host,
+        detail = &event.detail,
+    );
     transaction.execute(sql).await?;
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Registry;
 use crate::store::StoreError;
+use crate::store::statement::sql;
 
 /// How old the last beat of a node may be that counts as living before it was seen to write. It is more than twice as long as
 /// the time between two beats.
@@ -33,8 +34,8 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn unable_of(&self, node: &str) -> Result<Option<(String, Vec<String>)>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT unable_mark, unable FROM registry_nodes WHERE unable_mark IS NOT NULL AND id = ").bind(node);
+        let sql =
+            sql!("SELECT unable_mark, unable FROM registry_nodes WHERE unable_mark IS NOT NULL AND id = {node}", node);
         let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
         let list: Option<String> = row.get(1)?;
         Ok(Some((row.get(0)?, serde_json::from_str(&list.unwrap_or_default()).unwrap_or_default())))
@@ -48,9 +49,8 @@ impl Registry {
     pub async fn write_unable(&self, node: &str, unable: Option<(&str, &[String])>) -> Result<(), StoreError> {
         let (mark, list) = unable.unzip();
         let list = list.map(|list| serde_json::to_string(list).expect("texts are always JSON"));
-        let mut sql = self.database.sql();
-        sql.push("UPDATE registry_nodes SET unable_mark = ").bind(mark.map(str::to_owned)).push(", unable = ");
-        sql.bind(list).push(" WHERE id = ").bind(node);
+        let sql =
+            sql!("UPDATE registry_nodes SET unable_mark = {mark}, unable = {list} WHERE id = {node}", mark, list, node);
         self.database.execute(sql).await?;
         Ok(())
     }

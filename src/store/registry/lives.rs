@@ -6,7 +6,7 @@ use super::certificates::{Of, drop_certificate};
 use super::writing::RegistryChange;
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::Row;
+use crate::store::statement::{Row, Sql, sql};
 
 /// A tenant as the transaction found it.
 pub(super) struct Found {
@@ -46,10 +46,14 @@ impl Life {
 
 /// A tenant as it is.
 pub(super) async fn find(transaction: &mut Transaction, slug: &str) -> Result<Option<Found>, sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("SELECT toml, revision, domains, identity, (SELECT c.value FROM registry_claims c WHERE ");
-    sql.push("c.kind = 'database' AND c.slug = registry_tenants.slug) FROM registry_tenants WHERE slug = ").bind(slug);
-    let row = transaction.fetch_all(sql).await?.pop();
+    let sql = sql!(
+        "SELECT toml, revision, domains, identity,
+           (SELECT c.value FROM registry_claims c WHERE c.kind = 'database' AND c.slug = registry_tenants.slug)
+         FROM registry_tenants
+         WHERE slug = {slug}",
+        slug,
+    );
+    let row = transaction.connection().fetch_optional(sql).await?;
     let read = |row: Row| {
         let domains = serde_json::from_str(&row.get::<String>(2)?).unwrap_or_default();
         let (text, revision) = (row.get(0)?, row.get(1)?);
@@ -65,25 +69,32 @@ pub(super) async fn note_life(
     life: Life,
     identity: Option<&str>,
 ) -> Result<(), sqlx::Error> {
-    let identity = identity.map(ToOwned::to_owned);
-    let mut sql = transaction.sql();
-    sql.push("UPDATE registry_tenants SET identity = ");
-    match life {
-        Life::First | Life::Same => sql.push("coalesce(").bind(identity).push(", identity)"),
-        Life::Next => sql.bind(identity).push(", label_proves = FALSE"),
+    let sql = match life {
+        Life::First | Life::Same => sql!(
+            "UPDATE registry_tenants SET identity = coalesce({identity}, identity) WHERE slug = {slug}",
+            identity,
+            slug,
+        ),
+        Life::Next => sql!(
+            "UPDATE registry_tenants SET identity = {identity}, label_proves = FALSE WHERE slug = {slug}",
+            identity,
+            slug,
+        ),
     };
-    sql.push(" WHERE slug = ").bind(slug);
     transaction.execute(sql).await?;
     Ok(())
 }
 
 /// Forgets what the account had that had the slug before, except for hosts in the table of the next one.
 pub(super) async fn end_life(transaction: &mut Transaction, slug: &str, hosts: &[String]) -> Result<(), sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("DELETE FROM registry_domains WHERE slug = ").bind(slug).push(" AND NOT host").in_texts(hosts);
+    let sql = sql!("DELETE FROM registry_domains WHERE slug = {slug} AND host {not in hosts}", slug, hosts);
     transaction.execute(sql).await?;
-    let mut sql = transaction.sql();
-    sql.push("SELECT host FROM registry_certificates WHERE chain IS NOT NULL AND slug = ").bind(slug);
+    let sql = sql!(
+        "SELECT host FROM registry_certificates
+         WHERE chain IS NOT NULL AND slug = {slug}
+         {scans: it is rare that an account gets the slug of another one}",
+        slug,
+    );
     for row in transaction.fetch_all(sql).await? {
         let host: String = row.get(0)?;
         if !hosts.contains(&host) {
@@ -93,6 +104,16 @@ pub(super) async fn end_life(transaction: &mut Transaction, slug: &str, hosts: &
     Ok(())
 }
 
+/// A tenant has its database at this place.
+fn is_at(database: &str) -> Sql {
+    sql!(
+        "EXISTS (
+           SELECT 1 FROM registry_claims c
+           WHERE c.kind = 'database' AND c.slug = registry_tenants.slug AND c.value = {database})",
+        database,
+    )
+}
+
 impl Registry {
     /// Whether a tenant was removed, or has its database in another place: so whether it matters which database it gets.
     ///
@@ -100,10 +121,11 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn was_elsewhere(&self, slug: &str, database: &str) -> Result<bool, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT 1 FROM registry_tenants WHERE slug = ").bind(slug).push(" AND (toml IS NULL OR NOT EXISTS (");
-        sql.push("SELECT 1 FROM registry_claims c WHERE c.kind = 'database' AND c.slug = registry_tenants.slug ");
-        sql.push("AND c.value = ").bind(database).push("))");
+        let sql = sql!(
+            "SELECT 1 FROM registry_tenants WHERE slug = {slug} AND (toml IS NULL OR NOT {+is_there})",
+            slug,
+            is_there = is_at(database),
+        );
         Ok(reader.fetch_optional(sql).await?.is_some())
     }
 
@@ -112,10 +134,13 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn note_identity(&self, slug: &str, database: &str, identity: &str) -> Result<(), StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("UPDATE registry_tenants SET identity = ").bind(identity).push(" WHERE identity IS NULL AND slug = ");
-        sql.bind(slug).push(" AND EXISTS (SELECT 1 FROM registry_claims c WHERE c.kind = 'database' ");
-        sql.push("AND c.slug = registry_tenants.slug AND c.value = ").bind(database).push(")");
+        let sql = sql!(
+            "UPDATE registry_tenants SET identity = {identity}
+             WHERE identity IS NULL AND slug = {slug} AND {+is_there}",
+            identity,
+            slug,
+            is_there = is_at(database),
+        );
         self.database.execute(sql).await?;
         Ok(())
     }

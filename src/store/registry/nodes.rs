@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep};
 
 use super::Registry;
 use super::keeping::{KeepingNode, RECENT};
-use super::stamps::{RegistryMark, push_has, push_stamp_of};
+use super::stamps::{RegistryMark, has_history, head_stamp, stamp_of};
 use crate::store::StoreError;
-use crate::store::statement::{Row, Sql};
+use crate::store::statement::{Row, Sql, sql};
 
 /// How often it is looked how far the nodes are, for a caller that waits.
 ///
@@ -194,18 +194,19 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn look(&self, marks: [RegistryMark; 2]) -> Result<Look, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        // What is the same for all nodes is read once, not again for each row.
-        sql.push("SELECT h.*, n.id, n.beat, n.unable_mark, n.seen_at BETWEEN h.since AND h.until FROM (SELECT revision, epoch, ");
-        push_head_stamp(&mut sql);
-        for mark in marks {
-            sql.push(", ");
-            push_has(&mut sql, mark);
-        }
-        sql.push(", (SELECT coalesce(max(number), 0) FROM registry_subscribed), ").push_now_minus(RECENT);
-        sql.push(" AS since, ").push_now_plus(RECENT).push(" AS until FROM registry_head) AS h ");
-        // One row also without any node.
-        sql.push("LEFT JOIN registry_nodes AS n ON true");
+        let [has_first, has_second] = marks.map(has_history);
+        // What is the same for all nodes is read once, not again for each row. One row also without any node.
+        let sql = sql!(
+            "SELECT head.*, n.id, n.beat, n.unable_mark, n.seen_at BETWEEN head.since AND head.until
+             FROM (SELECT registry_head.revision, epoch, {+head_stamp}, {+has_first}, {+has_second},
+               (SELECT coalesce(max(number), 0) FROM registry_subscribed), {clock - recent} AS since,
+               {clock + recent} AS until FROM registry_head) AS head
+             LEFT JOIN registry_nodes AS n ON TRUE",
+            head_stamp = head_stamp(),
+            has_first,
+            has_second,
+            recent = RECENT,
+        );
         let rows = reader.fetch_all(sql).await?;
         let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let head = Head { revision: first.get(0)?, epoch: first.get(1)?, stamp: first.get(2)? };
@@ -227,25 +228,26 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn write_beat(&self, beat: &Beat) -> Result<(), StoreError> {
-        let mut sql = self.database.sql();
-        sql.push(
-            "INSERT INTO registry_nodes (id, name, version, revision, stamp, refused, refused_count, seal_keys, beat, \
-             started_at, seen_at) VALUES (",
-        );
-        sql.bind(beat.id.as_str()).push(", ").bind(beat.name.as_str()).push(", ").bind(beat.version).push(", ");
         let list = |texts: &[String]| serde_json::to_string(texts).expect("texts are always JSON");
-        sql.bind(beat.mark.revision).push(", ").bind(beat.mark.stamp).push(", ");
-        sql.bind(list(&beat.refused))
-            .push(", ")
-            .bind(beat.refused_count)
-            .push(", ")
-            .bind(list(&beat.seal_keys))
-            .push(", ");
-        sql.bind(beat.beat.as_str()).push(", ");
-        sql.bind(beat.started_at).push(", ").push_now_plus(Duration::ZERO);
-        sql.push(") ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, stamp = excluded.stamp, ");
-        sql.push("refused = excluded.refused, refused_count = excluded.refused_count, beat = excluded.beat, ");
-        sql.push("seen_at = excluded.seen_at");
+        let sql = sql!(
+            "INSERT INTO registry_nodes
+               (id, name, version, revision, stamp, refused, refused_count, seal_keys, beat, started_at, seen_at)
+             VALUES ({id}, {name}, {version}, {revision}, {stamp}, {refused}, {refused_count}, {seal_keys}, {beat},
+               {started_at}, {clock})
+             ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, stamp = excluded.stamp,
+               refused = excluded.refused, refused_count = excluded.refused_count, beat = excluded.beat,
+               seen_at = excluded.seen_at",
+            id = &beat.id,
+            name = &beat.name,
+            version = beat.version,
+            revision = beat.mark.revision,
+            stamp = beat.mark.stamp,
+            refused = list(&beat.refused),
+            refused_count = beat.refused_count,
+            seal_keys = list(&beat.seal_keys),
+            beat = &beat.beat,
+            started_at = beat.started_at,
+        );
         self.database.execute(sql).await?;
         Ok(())
     }
@@ -255,9 +257,12 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn forget_gone_nodes(&self, running: &[String]) -> Result<(), StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("DELETE FROM registry_nodes WHERE seen_at NOT BETWEEN ").push_now_minus(Self::LISTED);
-        sql.push(" AND ").push_now_plus(Self::LISTED).push(" AND NOT (id").in_texts(running).push(")");
+        let sql = sql!(
+            "DELETE FROM registry_nodes
+             WHERE seen_at NOT BETWEEN {clock - listed} AND {clock + listed} AND id {not in running}",
+            listed = Self::LISTED,
+            running,
+        );
         self.database.execute(sql).await?;
         Ok(())
     }
@@ -267,9 +272,7 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn forget_node(&self, node: &str) -> Result<(), StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("DELETE FROM registry_nodes WHERE id = ").bind(node);
-        self.database.execute(sql).await?;
+        self.database.execute(sql!("DELETE FROM registry_nodes WHERE id = {node}", node)).await?;
         Ok(())
     }
 
@@ -279,12 +282,14 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT id, name, version, CASE WHEN stamp = ");
-        push_stamp_of(&mut sql, "registry_nodes.revision");
-        sql.push(" THEN revision ELSE 0 END, refused, refused_count, seal_keys, started_at, seen_at, seen_at BETWEEN ");
-        sql.push_now_minus(Self::LIVE).push(" AND ").push_now_plus(Self::LIVE);
-        sql.push(" FROM registry_nodes ORDER BY name, id");
+        let sql = sql!(
+            "SELECT id, name, version, CASE WHEN stamp = {+stamp} THEN revision ELSE 0 END, refused, refused_count,
+               seal_keys, started_at, seen_at, seen_at BETWEEN {clock - live} AND {clock + live}
+             FROM registry_nodes
+             ORDER BY name, id",
+            stamp = stamp_of(Sql::text("registry_nodes.revision")),
+            live = Self::LIVE,
+        );
         let rows = reader.fetch_all(sql).await?;
         Ok(rows.iter().map(NodeRecord::read).collect::<Result<_, _>>()?)
     }
@@ -313,13 +318,6 @@ impl Registry {
             sleep(WAIT_INTERVAL).await;
         }
     }
-}
-
-/// Adds an expression: the stamp of the head.
-pub(super) fn push_head_stamp(sql: &mut Sql) {
-    sql.push("coalesce(CASE WHEN registry_head.revision > 0 THEN ");
-    push_stamp_of(sql, "registry_head.revision");
-    sql.push(" END, 0)");
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::Registry;
 use crate::store::StoreError;
-use crate::store::statement::Row;
+use crate::store::statement::{Row, Sql, sql};
 
 /// A token to store.
 #[derive(Clone, Debug)]
@@ -40,14 +40,16 @@ pub struct OperatorTokenRecord {
     pub revoked_at: Option<Timestamp>,
 }
 
-const COLUMNS: &str = "id, name, prefix, created_at, created_by, expires_at, last_used_at, revoked_at";
-
 /// How old the time of the last use may get before it is written.
 ///
 /// Larger: the list is less exact. Smaller: more writes.
 const USE_INTERVAL: std::time::Duration = std::time::Duration::from_secs(60);
 
 impl OperatorTokenRecord {
+    /// What [`Self::read`] reads.
+    fn columns() -> Sql {
+        Sql::text("id, name, prefix, created_at, created_by, expires_at, last_used_at, revoked_at")
+    }
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
         Ok(Self {
             id: row.get(0)?,
@@ -74,12 +76,18 @@ impl Registry {
         by: &str,
     ) -> Result<i64, StoreError> {
         let mut transaction = self.database.begin().await?;
-        let mut sql = transaction.sql();
-        sql.push("INSERT INTO operator_tokens (name, prefix, digest, created_at, created_by, expires_at) VALUES (");
-        sql.bind(token.name.as_str()).push(", ").bind(token.prefix.as_str()).push(", ").bind(token.digest.to_vec());
-        sql.push(", ").bind(now).push(", ").bind(by).push(", ").bind(token.expires_at).push(") RETURNING id");
-        let rows = transaction.fetch_all(sql).await?;
-        let id = rows.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
+        let sql = sql!(
+            "INSERT INTO operator_tokens (name, prefix, digest, created_at, created_by, expires_at)
+             VALUES ({name}, {prefix}, {digest}, {now}, {by}, {expires_at})
+             RETURNING id",
+            name = &token.name,
+            prefix = &token.prefix,
+            digest = &token.digest,
+            now,
+            by,
+            expires_at = token.expires_at,
+        );
+        let id = transaction.connection().fetch_one(sql).await?.get(0)?;
         transaction.commit().await?;
         Ok(id)
     }
@@ -94,15 +102,18 @@ impl Registry {
         now: Timestamp,
     ) -> Result<Option<OperatorTokenRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push(COLUMNS).push(" FROM operator_tokens WHERE revoked_at IS NULL AND digest = ");
-        sql.bind(digest.to_vec()).push(" AND (expires_at IS NULL OR expires_at > ").bind(now).push(")");
+        let sql = sql!(
+            "SELECT {+columns} FROM operator_tokens
+             WHERE revoked_at IS NULL AND digest = {digest} AND (expires_at IS NULL OR expires_at > {now})",
+            columns = OperatorTokenRecord::columns(),
+            digest,
+            now,
+        );
         let found = reader.fetch_optional(sql).await?.as_ref().map(OperatorTokenRecord::read).transpose()?;
         drop(reader);
         if let Some(token) = found.as_ref().filter(|token| token.last_used_at.is_none_or(|at| at + USE_INTERVAL <= now))
         {
-            let mut sql = self.database.sql();
-            sql.push("UPDATE operator_tokens SET last_used_at = ").bind(now).push(" WHERE id = ").bind(token.id);
+            let sql = sql!("UPDATE operator_tokens SET last_used_at = {now} WHERE id = {id}", now, id = token.id);
             // A registry that can't be written is still read.
             self.database.execute(sql).await.ok();
         }
@@ -115,8 +126,7 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_operator_tokens(&self) -> Result<Vec<OperatorTokenRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push(COLUMNS).push(" FROM operator_tokens ORDER BY id");
+        let sql = sql!("SELECT {+columns} FROM operator_tokens ORDER BY id", columns = OperatorTokenRecord::columns());
         let rows = reader.fetch_all(sql).await?;
         Ok(rows.iter().map(OperatorTokenRecord::read).collect::<Result<_, _>>()?)
     }
@@ -126,9 +136,7 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn revoke_operator_token(&self, id: i64, now: Timestamp) -> Result<bool, StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("UPDATE operator_tokens SET revoked_at = ").bind(now).push(" WHERE revoked_at IS NULL AND id = ");
-        sql.bind(id);
+        let sql = sql!("UPDATE operator_tokens SET revoked_at = {now} WHERE revoked_at IS NULL AND id = {id}", now, id);
         Ok(self.database.execute(sql).await? > 0)
     }
 }

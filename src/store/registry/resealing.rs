@@ -4,6 +4,7 @@ use super::Registry;
 use super::domains::DomainRecord;
 use crate::seal;
 use crate::store::StoreError;
+use crate::store::statement::{Row, sql};
 
 /// An order under way.
 #[derive(Clone, PartialEq, Eq)]
@@ -45,16 +46,21 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn sealed_by(&self) -> Result<Vec<SealedBy>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
         let length = i64::try_from(seal::BEGINNING).unwrap_or(i64::MAX);
-        sql.push("SELECT beginning, count(*) FILTER (WHERE account), count(*) FILTER (WHERE NOT account) FROM (");
-        sql.push("SELECT substr(key, 1, ").bind(length).push_either("::int", "");
-        sql.push(") AS beginning, TRUE AS account FROM registry_acme_account UNION ALL ");
-        sql.push("SELECT substr(key, 1, ").bind(length).push_either("::int", "");
-        sql.push("), FALSE FROM registry_certificates WHERE key IS NOT NULL");
-        sql.push(") AS stored GROUP BY beginning ORDER BY beginning LIMIT ").bind(MAX_KEYS);
+        let sql = sql!(
+            "SELECT beginning, count(*) FILTER (WHERE account), count(*) FILTER (WHERE NOT account)
+             FROM (
+               SELECT substr(key, 1, {length}{pg: ::int}) AS beginning, TRUE AS account FROM registry_acme_account
+               UNION ALL
+               SELECT substr(key, 1, {length}{pg: ::int}), FALSE FROM registry_certificates WHERE key IS NOT NULL
+             ) AS stored
+             GROUP BY beginning ORDER BY beginning LIMIT {most}
+             {scans: a command of the operator counts the keys of all certificates}",
+            length,
+            most = MAX_KEYS,
+        );
         let rows = reader.fetch_all(sql).await?;
-        let read = |row: &crate::store::statement::Row| {
+        let read = |row: &Row| {
             Ok(SealedBy { beginning: row.get(0)?, account: row.get::<i64>(1)? > 0, certificates: row.get(2)? })
         };
         Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
@@ -66,13 +72,17 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn pending_orders(&self, after: (&str, &str), limit: u32) -> Result<Vec<PendingRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT host, slug, pending FROM registry_domains WHERE pending IS NOT NULL AND (host, slug) > (");
-        sql.bind(after.0).push(", ").bind(after.1).push(") ORDER BY host, slug LIMIT ").bind(i64::from(limit));
+        let sql = sql!(
+            "SELECT host, slug, pending FROM registry_domains
+             WHERE pending IS NOT NULL AND (host, slug) > ({host}, {slug})
+             ORDER BY host, slug LIMIT {limit}
+             {scans: a command of the operator goes through all orders}",
+            host = after.0,
+            slug = after.1,
+            limit,
+        );
         let rows = reader.fetch_all(sql).await?;
-        let read = |row: &crate::store::statement::Row| {
-            Ok(PendingRecord { host: row.get(0)?, slug: row.get(1)?, pending: row.get(2)? })
-        };
+        let read = |row: &Row| Ok(PendingRecord { host: row.get(0)?, slug: row.get(1)?, pending: row.get(2)? });
         Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
     }
 
@@ -82,11 +92,15 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn reseal_pending(&self, before: &PendingRecord, pending: &str) -> Result<bool, StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("UPDATE registry_domains SET pending = ").bind(pending);
-        sql.push(", fence = fence + 1, leased_until = NULL WHERE host = ").bind(before.host.as_str());
-        sql.push(" AND slug = ").bind(before.slug.as_str()).push(" AND pending = ").bind(before.pending.as_str());
-        sql.push(" AND ").push_has_passed("leased_until", DomainRecord::LEASE);
+        let sql = sql!(
+            "UPDATE registry_domains SET pending = {pending}, fence = fence + 1, leased_until = NULL
+             WHERE host = {host} AND slug = {slug} AND pending = {known} AND {passed leased_until, lease}",
+            pending,
+            host = &before.host,
+            slug = &before.slug,
+            known = &before.pending,
+            lease = DomainRecord::LEASE,
+        );
         Ok(self.database.execute(sql).await? > 0)
     }
 }

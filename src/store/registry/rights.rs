@@ -4,7 +4,7 @@
 
 use super::Registry;
 use crate::store::StoreError;
-use crate::store::statement::Dialect;
+use crate::store::statement::{Dialect, sql};
 
 /// What a node does with the registry, beyond reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,9 +67,11 @@ impl Registry {
         }
         wanted.sort_unstable();
         wanted.dedup();
-        let mut sql = self.database.sql();
-        sql.push("SELECT wanted FROM unnest(string_to_array(").bind(wanted.join(",")).push(", ',')) wanted WHERE NOT ");
-        sql.push("has_table_privilege(split_part(wanted, ' on ', 2), split_part(wanted, ' on ', 1))");
+        let sql = sql!(
+            "SELECT wanted FROM unnest(string_to_array({wanted}, ',')) wanted
+             WHERE NOT has_table_privilege(split_part(wanted, ' on ', 2), split_part(wanted, ' on ', 1))",
+            wanted = wanted.join(","),
+        );
         let rows = self.database.reader().await?.fetch_all(sql).await?;
         Ok(rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?)
     }

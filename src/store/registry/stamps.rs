@@ -11,7 +11,7 @@ use std::str::FromStr;
 use super::Registry;
 use super::events::KEPT;
 use crate::store::StoreError;
-use crate::store::statement::Sql;
+use crate::store::statement::{Sql, sql};
 
 /// A revision, and its stamp. Zero, without a stamp, is before the first change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,21 +47,26 @@ impl FromStr for RegistryMark {
     }
 }
 
-/// Adds an expression: the stamp of the revision in a column. A write of several tenants takes several revisions and one
-/// stamp.
-pub(super) fn push_stamp_of(sql: &mut Sql, column: &'static str) {
-    sql.push("(SELECT s.stamp FROM registry_stamps s WHERE s.revision >= ").push(column);
-    sql.push(" ORDER BY s.revision LIMIT 1)");
+/// The stamp of a revision. A write of several tenants takes several revisions and one stamp.
+pub(super) fn stamp_of(revision: Sql) -> Sql {
+    sql!("(SELECT stamp FROM registry_stamps WHERE revision >= {+revision} ORDER BY revision LIMIT 1)", revision)
 }
 
-/// Adds a condition: the registry has the history of a mark.
-pub(super) fn push_has(sql: &mut Sql, mark: RegistryMark) {
-    if mark.revision == 0 {
-        sql.push("TRUE");
-        return;
+/// The stamp of the head.
+pub(super) fn head_stamp() -> Sql {
+    sql!(
+        "coalesce(CASE WHEN registry_head.revision > 0 THEN {+stamp} END, 0)",
+        stamp = stamp_of(Sql::text("registry_head.revision")),
+    )
+}
+
+/// The registry has the history of a mark.
+pub(super) fn has_history(mark: RegistryMark) -> Sql {
+    let RegistryMark { revision, stamp } = mark;
+    if revision == 0 {
+        return Sql::text("TRUE");
     }
-    sql.push("coalesce((SELECT s.stamp FROM registry_stamps s WHERE s.revision >= ").bind(mark.revision);
-    sql.push(" ORDER BY s.revision LIMIT 1) = ").bind(mark.stamp).push(", FALSE)");
+    sql!("coalesce({+stored} = {stamp}, FALSE)", stored = stamp_of(sql!("{revision}", revision)), stamp)
 }
 
 impl Registry {
@@ -72,11 +77,9 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn mark(&self, revision: i64) -> Result<RegistryMark, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT s.stamp FROM registry_stamps s WHERE s.revision >= ").bind(revision);
-        sql.push(" ORDER BY s.revision LIMIT 1");
-        let stamp = if revision == 0 { None } else { reader.fetch_optional(sql).await? };
-        Ok(RegistryMark { revision, stamp: stamp.map_or(Ok(0), |row| row.get(0))? })
+        let sql = sql!("SELECT coalesce({+stamp}, 0)", stamp = stamp_of(sql!("{revision}", revision)));
+        let stamp = if revision == 0 { 0 } else { reader.fetch_one(sql).await?.get(0)? };
+        Ok(RegistryMark { revision, stamp })
     }
 
     /// Removes the stamps that ceased to be the newest longer ago than events are kept, of which the newest is still that of
@@ -85,11 +88,16 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn forget_old_stamps(&self) -> Result<(), StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("DELETE FROM registry_stamps WHERE revision < (SELECT s.revision FROM registry_stamps s WHERE ");
-        // A subquery, which Postgres evaluates once and can look up in the index.
-        sql.push("s.at < (SELECT ").push_now_minus(KEPT).push(") ORDER BY s.at DESC LIMIT 1) AND at < (SELECT ");
-        sql.push_now_minus(KEPT).push(")");
+        // Subqueries, which Postgres evaluates once and can look up in the index.
+        let sql = sql!(
+            "DELETE FROM registry_stamps
+             WHERE revision < (
+                 SELECT s.revision FROM registry_stamps s
+                 WHERE s.at < (SELECT {clock - kept})
+                 ORDER BY s.at DESC LIMIT 1)
+               AND at < (SELECT {clock - kept})",
+            kept = KEPT,
+        );
         self.database.execute(sql).await?;
         Ok(())
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::Registry;
 use crate::store::StoreError;
-use crate::store::engine::{Retry, Transaction};
-use crate::store::statement::{Dialect, Row};
+use crate::store::engine::{Transaction, retry};
+use crate::store::statement::{Dialect, Row, sql};
 
 /// For how long after a subscription was about to be created nobody writes that there is none: no request takes as long.
 ///
@@ -38,9 +38,13 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn subscribed_after(&self, number: i64, limit: u32) -> Result<Vec<(i64, SubscribedTenant)>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT number, slug, place, is_subscribed FROM registry_subscribed WHERE number > ").bind(number);
-        sql.push(" ORDER BY number LIMIT ").bind(i64::from(limit));
+        let sql = sql!(
+            "SELECT number, slug, place, is_subscribed FROM registry_subscribed
+             WHERE number > {number}
+             ORDER BY number LIMIT {limit}",
+            number,
+            limit,
+        );
         let read = |row: &Row| {
             let tenant = SubscribedTenant { slug: row.get(1)?, place: row.get(2)?, is_subscribed: row.get(3)? };
             Ok((row.get(0)?, tenant))
@@ -54,44 +58,37 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn write_subscribed(&self, tenants: &[SubscribedTenant]) -> Result<(), StoreError> {
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_write_subscribed(tenants).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
+        retry::run(|| async move {
+            let mut transaction = self.database.begin().await?;
+            if transaction.dialect() == Dialect::Postgres {
+                transaction.command(LOCK).await?;
             }
-        }
-    }
-
-    async fn try_to_write_subscribed(&self, tenants: &[SubscribedTenant]) -> Result<(), StoreError> {
-        let mut transaction = self.database.begin().await?;
-        if transaction.dialect() == Dialect::Postgres {
-            transaction.command(LOCK).await?;
-        }
-        let mut sql = transaction.sql();
-        sql.push("SELECT coalesce(max(number), 0) FROM registry_subscribed");
-        let newest = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
-        let mut number: i64 = newest.get(0)?;
-        for tenant in tenants {
-            number += 1;
-            write(&mut transaction, tenant, number).await?;
-        }
-        Ok(transaction.commit().await?)
+            let newest = sql!("SELECT coalesce(max(number), 0) FROM registry_subscribed");
+            let newest: i64 = transaction.connection().fetch_one(newest).await?.get(0)?;
+            for (tenant, number) in tenants.iter().zip(newest + 1..) {
+                write(&mut transaction, tenant, number).await?;
+            }
+            Ok(transaction.commit().await?)
+        })
+        .await
     }
 }
 
 async fn write(transaction: &mut Transaction, tenant: &SubscribedTenant, number: i64) -> Result<(), sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("INSERT INTO registry_subscribed AS known (slug, place, is_subscribed, number, changed_at) VALUES (");
-    sql.bind(tenant.slug.as_str()).push(", ").bind(tenant.place.as_str()).push(", ").bind(tenant.is_subscribed);
-    sql.push(", ").bind(number).push(", ").push_now_plus(Duration::ZERO).push(") ON CONFLICT (slug) DO UPDATE SET ");
-    sql.push("place = excluded.place, is_subscribed = excluded.is_subscribed, number = excluded.number, ");
-    sql.push("changed_at = excluded.changed_at");
-    if !tenant.is_subscribed {
-        // An instant that is still ahead is from before the clock was set back.
-        sql.push(" WHERE NOT known.is_subscribed OR known.place <> excluded.place OR known.changed_at NOT BETWEEN ");
-        sql.push_now_minus(CREATING).push(" AND ").push_now_plus(CREATING);
-    }
+    // An instant that is still ahead is from before the clock was set back.
+    let sql = sql!(
+        "INSERT INTO registry_subscribed AS known (slug, place, is_subscribed, number, changed_at)
+         VALUES ({slug}, {place}, {is_subscribed}, {number}, {clock})
+         ON CONFLICT (slug) DO UPDATE SET place = excluded.place, is_subscribed = excluded.is_subscribed,
+           number = excluded.number, changed_at = excluded.changed_at
+         WHERE excluded.is_subscribed OR NOT known.is_subscribed OR known.place <> excluded.place
+           OR known.changed_at NOT BETWEEN {clock - creating} AND {clock + creating}",
+        slug = &tenant.slug,
+        place = &tenant.place,
+        is_subscribed = tenant.is_subscribed,
+        number,
+        creating = CREATING,
+    );
     transaction.execute(sql).await?;
     Ok(())
 }

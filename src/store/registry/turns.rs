@@ -11,12 +11,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Registry;
-use super::budgets::{Budget, lock, take};
+use super::budgets::{Budget, lock, now, take};
 use super::claiming::Requester;
-use super::domains::{COLUMNS, DomainRecord, PushLease};
+use super::domains::DomainRecord;
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::{JsonRows, Row};
+use crate::store::statement::{Row, Sql, sql};
 
 /// How many rows are considered for the turns of their tenants: of those that are due longest, and of the latest, so that a
 /// tenant with more than that keeps no other from being considered.
@@ -77,26 +77,38 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn due_domains(&self, limit: u32) -> Result<(Timestamp, Vec<DueDomain>), StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT * FROM (SELECT host, slug, TRUE FROM registry_domains WHERE asked > fence AND ");
-        sql.push_has_passed("leased_until", DomainRecord::LEASE);
-        sql.push(" ORDER BY asked_at LIMIT ").bind(i64::from(limit));
-        sql.push(") AS asked UNION ALL SELECT * FROM (SELECT host, slug, FALSE FROM (SELECT host, slug, row_number() ");
-        sql.push("OVER (PARTITION BY slug ORDER BY next_at) AS turn FROM (");
-        for (order, end) in [("next_at", ") AS oldest UNION "), ("next_at DESC", ") AS latest")] {
-            sql.push("SELECT * FROM (SELECT host, slug, next_at FROM registry_domains WHERE ");
-            sql.push_has_passed("next_at", DomainRecord::LONGEST_PAUSE).push(" AND asked <= fence AND ");
-            sql.push_has_passed("leased_until", DomainRecord::LEASE).push(" ORDER BY ").push(order);
-            sql.push(" LIMIT ").bind(CONSIDERED).push(end);
-        }
-        sql.push(") AS due) AS turns ORDER BY turn, random() LIMIT ").bind(i64::from(limit)).push(") AS due");
+        let sql = sql!(
+            "SELECT * FROM (
+               SELECT host, slug, TRUE FROM registry_domains
+               WHERE asked > fence AND {passed leased_until, lease}
+               ORDER BY asked_at LIMIT {limit}
+             ) AS asked
+             UNION ALL
+             SELECT * FROM (
+               SELECT host, slug, FALSE
+               FROM (
+                 SELECT host, slug, row_number() OVER (PARTITION BY slug ORDER BY next_at) AS turn
+                 FROM (
+                   SELECT * FROM ({+oldest}) AS oldest
+                   UNION
+                   SELECT * FROM ({+latest}) AS latest
+                   UNION
+                   SELECT * FROM ({+misdated}) AS misdated
+                 ) AS due
+               ) AS turns
+               ORDER BY turn, random() LIMIT {limit}
+             ) AS due",
+            lease = DomainRecord::LEASE,
+            limit,
+            oldest = due_by(is_due(), Sql::text("next_at")),
+            latest = due_by(is_due(), Sql::text("next_at DESC")),
+            misdated = due_by(is_misdated(), Sql::text("next_at")),
+        );
         let rows = reader.fetch_all(sql).await?;
         let read = |row: &Row| Ok(DueDomain { host: row.get(0)?, slug: row.get(1)?, is_asked: row.get(2)? });
         let due = rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?;
         // Last, so that it is not old.
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push_now_plus(Duration::ZERO);
-        Ok((reader.fetch_one(sql).await?.get(0)?, due))
+        Ok((now(&mut reader).await?, due))
     }
 
     /// Takes those of these rows that are still due, for [`DomainRecord::LEASE`].
@@ -107,19 +119,25 @@ impl Registry {
         if domains.is_empty() {
             return Ok(Vec::new());
         }
-        let mut rows = JsonRows::new();
-        domains.iter().for_each(|DueDomain { host, slug, .. }| rows.push(&(host, slug)));
+        let listed: Vec<_> = domains.iter().map(|DueDomain { host, slug, .. }| (host, slug)).collect();
+        let listed = serde_json::to_string(&listed).expect("texts are always JSON");
         let mut transaction = self.database.begin().await?;
-        let mut sql = transaction.sql();
-        sql.push("UPDATE registry_domains SET leased_by = ").bind(node).push(", leased_until = ");
-        sql.push_now_plus(DomainRecord::LEASE).push(
-            ", fence = fence + 1 WHERE (host, slug) IN (SELECT known.host, known.slug FROM registry_domains AS known ",
+        let sql = sql!(
+            "UPDATE registry_domains SET leased_by = {node}, leased_until = {clock + lease}, fence = fence + 1
+             WHERE (host, slug) IN (
+               SELECT known.host, known.slug
+               FROM registry_domains AS known
+               JOIN {rows listed: host text, slug text} AS listed
+                 ON known.host = listed.host AND known.slug = listed.slug
+               WHERE (asked > fence OR {passed next_at, pause}) AND {passed leased_until, lease}
+               {pg: FOR UPDATE OF known SKIP LOCKED})
+             RETURNING {+columns}",
+            node,
+            lease = DomainRecord::LEASE,
+            listed,
+            pause = DomainRecord::LONGEST_PAUSE,
+            columns = DomainRecord::columns(),
         );
-        sql.push("JOIN ").push_rows(rows.text(), &[("host", "text"), ("slug", "text")]).push(" AS listed ON ");
-        sql.push("known.host = listed.host AND known.slug = listed.slug WHERE (asked > fence OR ");
-        sql.push_has_passed("next_at", DomainRecord::LONGEST_PAUSE).push(") AND ");
-        sql.push_has_passed("leased_until", DomainRecord::LEASE).push_either(" FOR UPDATE OF known SKIP LOCKED", "");
-        sql.push(") RETURNING ").push(COLUMNS);
         let leased = DomainRecord::read_all(&transaction.fetch_all(sql).await?)?;
         transaction.commit().await?;
         Ok(leased)
@@ -131,11 +149,11 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn has_others(&self, slug: &str) -> Result<bool, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        const HAS: &str = "state NOT IN ('gone', 'removed')";
-        sql.push("SELECT EXISTS (SELECT 1 FROM registry_domains WHERE slug < ").bind(slug).push(" AND ").push(HAS);
-        sql.push(") OR EXISTS (SELECT 1 FROM registry_domains WHERE slug > ").bind(slug).push(" AND ").push(HAS);
-        sql.push(")");
+        let sql = sql!(
+            "SELECT EXISTS (SELECT 1 FROM registry_domains WHERE slug < {slug} AND state NOT IN ('gone', 'removed'))
+               OR EXISTS (SELECT 1 FROM registry_domains WHERE slug > {slug} AND state NOT IN ('gone', 'removed'))",
+            slug,
+        );
         Ok(reader.fetch_one(sql).await?.get(0)?)
     }
 
@@ -144,9 +162,11 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn keep_lease(&self, domain: &DomainRecord) -> Result<bool, StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("UPDATE registry_domains SET leased_until = ").push_now_plus(DomainRecord::LEASE);
-        sql.push(" WHERE ").push_lease(domain);
+        let sql = sql!(
+            "UPDATE registry_domains SET leased_until = {clock + lease} WHERE {+has_lease}",
+            lease = DomainRecord::LEASE,
+            has_lease = domain.has_lease(),
+        );
         Ok(self.database.execute(sql).await? > 0)
     }
 
@@ -156,10 +176,13 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn ask_for_check(&self, host: &str, slug: &str, by: Requester) -> Result<Option<AskedCheck>, StoreError> {
         let mut transaction = self.database.begin().await?;
-        let mut sql = transaction.sql();
-        sql.push("SELECT fence, checked_at, asked, ").push_now_plus(Duration::ZERO);
-        sql.push(" FROM registry_domains WHERE host = ").bind(host).push(" AND slug = ").bind(slug);
-        let Some(row) = transaction.fetch_all(sql).await?.pop() else { return Ok(None) };
+        let sql = sql!(
+            "SELECT fence, checked_at, asked, {clock} FROM registry_domains
+             WHERE host = {host} AND slug = {slug}",
+            host,
+            slug,
+        );
+        let Some(row) = transaction.connection().fetch_optional(sql).await? else { return Ok(None) };
         let (fence, checked_at, asked, now): (i64, _, i64, Timestamp) =
             (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
         if asked > fence {
@@ -172,16 +195,17 @@ impl Registry {
             transaction = self.database.begin().await?;
         }
         if is_first || by == Requester::Operator {
-            let mut sql = transaction.sql();
-            sql.push("UPDATE registry_domains SET next_at = CASE WHEN next_at < ")
-                .bind(now)
-                .push(" THEN next_at ELSE ");
-            sql.bind(now).push(" END");
-            if is_first {
-                sql.push(", asked = fence + 1, asked_at = ").bind(now);
-            }
-            sql.push(" WHERE host = ").bind(host).push(" AND slug = ").bind(slug).push(" RETURNING fence + 1");
-            let Some(row) = transaction.fetch_all(sql).await?.pop() else { return Ok(None) };
+            let asked = if is_first { sql!(", asked = fence + 1, asked_at = {now}", now) } else { Sql::default() };
+            let sql = sql!(
+                "UPDATE registry_domains SET next_at = CASE WHEN next_at < {now} THEN next_at ELSE {now} END {+asked}
+                 WHERE host = {host} AND slug = {slug}
+                 RETURNING fence + 1",
+                now,
+                asked,
+                host,
+                slug,
+            );
+            let Some(row) = transaction.connection().fetch_optional(sql).await? else { return Ok(None) };
             let fence = row.get(0)?;
             transaction.commit().await?;
             return Ok(Some(AskedCheck { fence, checked_at, is_first }));
@@ -189,6 +213,29 @@ impl Registry {
         transaction.roll_back().await?;
         Ok(Some(AskedCheck { fence: fence + 1, checked_at, is_first }))
     }
+}
+
+/// The rows of a range, except those that a person waits for or a node works on.
+fn due_by(is_in_range: Sql, order: Sql) -> Sql {
+    sql!(
+        "SELECT host, slug, next_at FROM registry_domains
+         WHERE {+is_in_range} AND asked <= fence AND {passed leased_until, lease}
+         ORDER BY {+order} LIMIT {considered}",
+        is_in_range,
+        lease = DomainRecord::LEASE,
+        order,
+        considered = CONSIDERED,
+    )
+}
+
+/// A row is due. The clock is a subquery, which Postgres evaluates once and can look up in the index.
+fn is_due() -> Sql {
+    sql!("next_at <= (SELECT {clock})")
+}
+
+/// A row is due later than any can be: the clock was set back.
+fn is_misdated() -> Sql {
+    sql!("next_at > (SELECT {clock + pause})", pause = DomainRecord::LONGEST_PAUSE)
 }
 
 /// Takes one of the checks of a tenant, unless it waits for another one, or has used them up.
@@ -211,9 +258,14 @@ async fn may_ask(
         }
         is_left = take(transaction, &budget(n), now).await?.is_none();
     }
-    let mut sql = transaction.sql();
-    sql.push("SELECT 1 FROM registry_domains WHERE slug = ").bind(slug).push(" AND host <> ").bind(host);
-    sql.push(" AND (asked > fence OR asked = fence AND asked > 0 AND pending IS NULL AND NOT ");
-    sql.push_has_passed("leased_until", DomainRecord::LEASE).push(") LIMIT 1");
+    let sql = sql!(
+        "SELECT 1 FROM registry_domains
+         WHERE slug = {slug} AND host <> {host}
+           AND (asked > fence OR asked = fence AND asked > 0 AND pending IS NULL AND NOT {passed leased_until, lease})
+         LIMIT 1",
+        slug,
+        host,
+        lease = DomainRecord::LEASE,
+    );
     Ok(is_left && transaction.fetch_all(sql).await?.is_empty())
 }

@@ -1,37 +1,20 @@
 //! Adds, changes and removes tenants of the registry: all of a list or nothing.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::domains::lock_head;
 use super::lives::{Found, Life, end_life, find, note_life};
 use super::{Head, Registry, RegistryRow};
 use crate::store::StoreError;
-use crate::store::engine::{AsStoreError, PooledConnection, Retry, Transaction};
-use crate::store::statement::{JsonRows, JsonTimestamp, Row, Sql, TableSpec};
+use crate::store::engine::{AsStoreError, PooledConnection, Transaction, retry};
+use crate::store::statement::{Argument, JsonRows, JsonTimestamp, Row, Texts, sql};
 
 /// How many rows are copied in one statement.
 ///
 /// Larger: more memory for the statement. Smaller: more statements.
 const COPIED_AT_ONCE: usize = 1_000;
-
-const TENANTS: TableSpec = TableSpec {
-    name: "registry_tenants",
-    columns: &[
-        ("slug", "text"),
-        ("toml", "text"),
-        ("revision", "bigint"),
-        ("position", "bigint"),
-        ("changed_at", "timestamptz"),
-        ("changed_by", "text"),
-        ("domains", "text"),
-    ],
-    key: 1,
-};
-
-const CLAIMS: TableSpec =
-    TableSpec { name: "registry_claims", columns: &[("kind", "text"), ("value", "text"), ("slug", "text")], key: 2 };
 
 /// A change of one tenant.
 #[derive(Clone, Debug)]
@@ -148,76 +131,58 @@ impl Registry {
         now: Timestamp,
         by: &str,
     ) -> Result<Vec<Written>, WriteRefused> {
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_write(writes, now, by).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
+        retry::run(|| async move {
+            let mut transaction = self.database.begin().await?;
+            let head = lock_head(&mut transaction).await?;
+            let mut revision = head;
+            let mut written = Vec::with_capacity(writes.len());
+            let mut lives = Vec::with_capacity(writes.len());
+            // Before any is added: a host may move from one tenant of the list to another.
+            for write in writes {
+                let found = find(&mut transaction, &write.slug).await?;
+                let life = Life::of(&write.change, found.as_ref());
+                written.push(Self::plan(write, found.as_ref(), life, &mut revision)?);
+                if matches!(written.last(), Some(Written::Changed(_) | Written::Removed(_))) {
+                    let slug = &write.slug;
+                    transaction.execute(sql!("DELETE FROM registry_claims WHERE slug = {slug}", slug)).await?;
+                }
+                let domains = if life == Life::Same { found.map(|found| found.domains) } else { None };
+                lives.push((life, domains.unwrap_or_default()));
             }
-        }
-    }
-
-    async fn try_to_write(
-        &self,
-        writes: &[RegistryWrite],
-        now: Timestamp,
-        by: &str,
-    ) -> Result<Vec<Written>, WriteRefused> {
-        let mut transaction = self.database.begin().await?;
-        let mut lock = transaction.sql();
-        // An update, so that other writers wait here: what follows is read after their commits.
-        lock.push("UPDATE registry_head SET revision = revision RETURNING revision");
-        let head: i64 = first(&mut transaction, lock).await?.get(0)?;
-        let mut revision = head;
-        let mut written = Vec::with_capacity(writes.len());
-        let mut lives = Vec::with_capacity(writes.len());
-        // Before any is added: a host may move from one tenant of the list to another.
-        for write in writes {
-            let found = find(&mut transaction, &write.slug).await?;
-            let life = Life::of(&write.change, found.as_ref());
-            written.push(Self::plan(write, found.as_ref(), life, &mut revision)?);
-            if matches!(written.last(), Some(Written::Changed(_) | Written::Removed(_))) {
-                let mut free = transaction.sql();
-                free.push("DELETE FROM registry_claims WHERE slug = ").bind(write.slug.as_str());
-                transaction.execute(free).await?;
-            }
-            let domains = if life == Life::Same { found.map(|found| found.domains) } else { None };
-            lives.push((life, domains.unwrap_or_default()));
-        }
-        for ((write, written), (life, domains)) in writes.iter().zip(&written).zip(&mut lives) {
-            match (&write.change, written) {
-                (_, Written::Same(_) | Written::Absent) => {}
-                (RegistryChange::Put { text, claims, identity }, Written::Created(at) | Written::Changed(at)) => {
-                    domains.retain(|domain| !claims.hosts.contains(domain));
-                    if matches!(written, Written::Created(_)) {
-                        // Others may have proved some of them since it was removed.
-                        keep_free(&mut transaction, &write.slug, domains).await?;
-                        restore_domains(&mut transaction, &write.slug, domains, now).await?;
+            for ((write, written), (life, domains)) in writes.iter().zip(&written).zip(&mut lives) {
+                match (&write.change, written) {
+                    (_, Written::Same(_) | Written::Absent) => {}
+                    (RegistryChange::Put { text, claims, identity }, Written::Created(at) | Written::Changed(at)) => {
+                        domains.retain(|domain| !claims.hosts.contains(domain));
+                        if matches!(written, Written::Created(_)) {
+                            // Others may have proved some of them since it was removed.
+                            keep_free(&mut transaction, &write.slug, domains).await?;
+                            restore_domains(&mut transaction, &write.slug, domains, now).await?;
+                        }
+                        put(&mut transaction, &write.slug, Some(text), domains, *at, now, by).await?;
+                        note_life(&mut transaction, &write.slug, *life, identity.as_deref()).await?;
+                        let hosts = claims.hosts.iter().chain(&*domains).cloned().collect();
+                        let claims = Claims { hosts, database: claims.database.clone() };
+                        claim(&mut transaction, &write.slug, &claims).await?;
                     }
-                    put(&mut transaction, &write.slug, Some(text), domains, *at, now, by).await?;
-                    note_life(&mut transaction, &write.slug, *life, identity.as_deref()).await?;
-                    let hosts = claims.hosts.iter().chain(&*domains).cloned().collect();
-                    let claims = Claims { hosts, database: claims.database.clone() };
-                    claim(&mut transaction, &write.slug, &claims).await?;
-                }
-                (_, Written::Created(at) | Written::Changed(at) | Written::Removed(at)) => {
-                    put(&mut transaction, &write.slug, None, domains, *at, now, by).await?;
-                    remove_domains(&mut transaction, &write.slug, now).await?;
+                    (_, Written::Created(at) | Written::Changed(at) | Written::Removed(at)) => {
+                        put(&mut transaction, &write.slug, None, domains, *at, now, by).await?;
+                        remove_domains(&mut transaction, &write.slug, now).await?;
+                    }
                 }
             }
-        }
-        if revision > head {
-            let mut sql = transaction.sql();
-            sql.push("UPDATE registry_head SET revision = ").bind(revision);
-            transaction.execute(sql).await?;
-        }
-        for (write, (life, _)) in writes.iter().zip(&lives) {
-            if let (RegistryChange::Put { claims, .. }, Life::Next) = (&write.change, life) {
-                end_life(&mut transaction, &write.slug, &claims.hosts).await?;
+            if revision > head {
+                transaction.execute(sql!("UPDATE registry_head SET revision = {revision}", revision)).await?;
             }
-        }
-        transaction.commit().await?;
-        Ok(written)
+            for (write, (life, _)) in writes.iter().zip(&lives) {
+                if let (RegistryChange::Put { claims, .. }, Life::Next) = (&write.change, life) {
+                    end_life(&mut transaction, &write.slug, &claims.hosts).await?;
+                }
+            }
+            transaction.commit().await?;
+            Ok(written)
+        })
+        .await
     }
 
     /// What is to become of a tenant. Takes the next revision if it changes.
@@ -255,9 +220,12 @@ async fn keep_free(transaction: &mut Transaction, slug: &str, domains: &mut Vec<
     if domains.is_empty() {
         return Ok(());
     }
-    let mut sql = transaction.sql();
-    sql.push("SELECT value FROM registry_claims WHERE kind = 'host' AND slug <> ").bind(slug);
-    sql.push(" AND value").in_texts(&*domains);
+    let sql = sql!(
+        "SELECT value FROM registry_claims
+         WHERE kind = 'host' AND slug <> {slug} AND value {in domains}",
+        slug,
+        domains = &domains[..],
+    );
     let taken = transaction.fetch_all(sql).await?;
     let taken: HashSet<String> = taken.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
     domains.retain(|domain| !taken.contains(domain));
@@ -266,10 +234,13 @@ async fn keep_free(transaction: &mut Transaction, slug: &str, domains: &mut Vec<
 
 /// The tenant was removed, and its domains with it.
 async fn remove_domains(transaction: &mut Transaction, slug: &str, now: Timestamp) -> Result<(), sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("UPDATE registry_domains SET state = 'removed', reason = '{}', since = ").bind(now);
-    sql.push(", next_at = ").bind(now).push(", pending = NULL, leased_until = NULL, fence = fence + 1 ");
-    sql.push("WHERE state <> 'removed' AND slug = ").bind(slug);
+    let sql = sql!(
+        "UPDATE registry_domains SET state = 'removed', reason = '{{}}', since = {now}, next_at = {now}, pending = NULL,
+           leased_until = NULL, fence = fence + 1
+         WHERE state <> 'removed' AND slug = {slug}",
+        now,
+        slug,
+    );
     transaction.execute(sql).await?;
     Ok(())
 }
@@ -281,10 +252,14 @@ async fn restore_domains(
     domains: &[String],
     now: Timestamp,
 ) -> Result<(), sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("UPDATE registry_domains SET state = 'claimed', since = ").bind(now).push(", next_at = ").bind(now);
-    sql.push(", leased_until = NULL, fence = fence + 1 WHERE state = 'removed' AND slug = ").bind(slug);
-    sql.push(" AND host").in_texts(domains);
+    let sql = sql!(
+        "UPDATE registry_domains SET state = 'claimed', since = {now}, next_at = {now}, leased_until = NULL,
+           fence = fence + 1
+         WHERE state = 'removed' AND slug = {slug} AND host {in domains}",
+        now,
+        slug,
+        domains,
+    );
     transaction.execute(sql).await?;
     Ok(())
 }
@@ -299,32 +274,40 @@ async fn put(
     now: Timestamp,
     by: &str,
 ) -> Result<(), sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push(
-        "INSERT INTO registry_tenants AS known (slug, position, toml, domains, revision, changed_at, changed_by) ",
+    let sql = sql!(
+        "INSERT INTO registry_tenants AS known (slug, position, toml, domains, revision, changed_at, changed_by)
+         VALUES ({slug}, {revision}, {text}, {domains}, {revision}, {now}, {by})
+         ON CONFLICT (slug) DO UPDATE SET
+           position = CASE WHEN known.toml IS NULL THEN excluded.position ELSE known.position END,
+           toml = excluded.toml, domains = excluded.domains, revision = excluded.revision,
+           changed_at = excluded.changed_at, changed_by = excluded.changed_by",
+        slug,
+        revision,
+        // It may have passwords.
+        text = text.map_or(Argument::OptionalText(None), |text| Argument::Secret(text.to_owned())),
+        domains = serde_json::to_string(domains).expect("texts are always JSON"),
+        now,
+        by,
     );
-    sql.push("VALUES (").bind(slug).push(", ").bind(revision).push(", ").bind(text.map(str::to_owned)).push(", ");
-    sql.bind(serde_json::to_string(domains).expect("texts are always JSON")).push(", ").bind(revision);
-    sql.push(", ").bind(now).push(", ").bind(by).push(") ON CONFLICT (slug) DO UPDATE SET position = CASE WHEN ");
-    sql.push("known.toml IS NULL THEN excluded.position ELSE known.position END, toml = excluded.toml, ");
-    sql.push("domains = excluded.domains, revision = excluded.revision, changed_at = excluded.changed_at, ");
-    sql.push("changed_by = excluded.changed_by");
     transaction.execute(sql).await?;
     Ok(())
 }
 
 /// Claims what a tenant has, of which it had nothing before.
 async fn claim(transaction: &mut Transaction, slug: &str, claims: &Claims) -> Result<(), WriteRefused> {
-    let mut values = JsonRows::new();
-    claims.iter().for_each(|(kind, value)| values.push(&(kind, value, slug)));
-    if CLAIMS.insert_absent(transaction, &values).await? == claims.iter().count() as u64 {
+    let values: Vec<_> = claims.iter().map(|(kind, value)| (kind, value, slug)).collect();
+    let rows = serde_json::to_string(&values).expect("texts are always JSON");
+    let sql = sql!(
+        "INSERT INTO registry_claims (kind, value, slug)
+         SELECT kind, value, slug FROM {rows rows: kind text, value text, slug text} AS batch
+         WHERE TRUE
+         ON CONFLICT (kind, value) DO NOTHING",
+        rows,
+    );
+    if transaction.execute(sql).await? == values.len() as u64 {
         return Ok(());
     }
     Err(taken(transaction.connection(), slug, claims).await?.ok_or(sqlx::Error::RowNotFound)?)
-}
-
-async fn first(transaction: &mut Transaction, sql: Sql) -> Result<Row, sqlx::Error> {
-    transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)
 }
 
 impl Registry {
@@ -334,11 +317,12 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn copy(&self, head: &Head, rows: &[RegistryRow], is_whole: bool) -> Result<(), StoreError> {
         let mut transaction = self.database.begin().await?;
-        let mut sql = transaction.sql();
-        sql.push("DELETE FROM registry_tenants");
-        if !is_whole {
-            sql.push(" WHERE slug").in_texts(rows.iter().map(|row| &row.slug));
-        }
+        let sql = if is_whole {
+            sql!("DELETE FROM registry_tenants {scans: all are replaced}")
+        } else {
+            let slugs: Texts = rows.iter().map(|row| &row.slug).collect();
+            sql!("DELETE FROM registry_tenants WHERE slug {in slugs}", slugs)
+        };
         transaction.execute(sql).await?;
         let kept: Vec<_> = rows.iter().filter(|row| row.text.is_some()).collect();
         for batch in kept.chunks(COPIED_AT_ONCE) {
@@ -348,18 +332,25 @@ impl Registry {
                 let domains = serde_json::to_string(domains).expect("texts are always JSON");
                 values.push(&(slug, text, revision, position, changed_at, changed_by, domains));
             }
-            TENANTS.insert(&mut transaction, &values).await?;
+            let sql = sql!(
+                "INSERT INTO registry_tenants (slug, toml, revision, position, changed_at, changed_by, domains)
+                 SELECT slug, toml, revision, position, changed_at, changed_by, domains
+                 FROM {rows rows: slug text, toml text, revision bigint, position bigint,
+                   changed_at timestamptz, changed_by text, domains text} AS batch",
+                // Their texts may have passwords.
+                rows = Argument::Secret(values.text()),
+            );
+            transaction.execute(sql).await?;
         }
-        let mut sql = transaction.sql();
-        sql.push("UPDATE registry_head SET revision = ").bind(head.revision).push(", epoch = ");
-        sql.bind(head.epoch.as_str());
+        let Head { revision, stamp, epoch } = head;
+        let sql = sql!("UPDATE registry_head SET revision = {revision}, epoch = {epoch}", revision = *revision, epoch);
         transaction.execute(sql).await?;
-        let mut sql = transaction.sql();
-        sql.push("DELETE FROM registry_stamps");
-        transaction.execute(sql).await?;
-        let mut sql = transaction.sql();
-        sql.push("INSERT INTO registry_stamps (revision, stamp, at) VALUES (").bind(head.revision).push(", ");
-        sql.bind(head.stamp).push(", ").push_now_plus(Duration::ZERO).push(")");
+        transaction.execute(sql!("DELETE FROM registry_stamps {scans: all are replaced}")).await?;
+        let sql = sql!(
+            "INSERT INTO registry_stamps (revision, stamp, at) VALUES ({revision}, {stamp}, {clock})",
+            revision = *revision,
+            stamp = *stamp,
+        );
         transaction.execute(sql).await?;
         Ok(transaction.commit().await?)
     }
@@ -384,10 +375,13 @@ async fn taken(
     slug: &str,
     claims: &Claims,
 ) -> Result<Option<WriteRefused>, sqlx::Error> {
-    let mut sql = connection.sql();
-    sql.push("SELECT kind, value, slug FROM registry_claims WHERE slug <> ").bind(slug);
-    sql.push(" AND (kind = 'host' AND value").in_texts(&claims.hosts);
-    sql.push(" OR kind = 'database' AND value = ").bind(claims.database.as_str()).push(")");
+    let sql = sql!(
+        "SELECT kind, value, slug FROM registry_claims
+         WHERE slug <> {slug} AND (kind = 'host' AND value {in hosts} OR kind = 'database' AND value = {database})",
+        slug,
+        hosts = &claims.hosts[..],
+        database = &claims.database,
+    );
     let rows = connection.fetch_all(sql).await?;
     let owned = |row: &Row| Ok(((row.get::<String>(0)?, row.get::<String>(1)?), row.get(2)?));
     let mut owners: HashMap<_, String> = rows.iter().map(owned).collect::<Result<_, sqlx::Error>>()?;

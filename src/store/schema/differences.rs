@@ -15,7 +15,7 @@ use super::objects::{Object, ObjectKind, expected, is_plain};
 use crate::metrics::DatabaseFailure;
 use crate::store::changes::NEW_EPOCH;
 use crate::store::engine::{Database, DatabaseLocation, PooledConnection};
-use crate::store::statement::Dialect;
+use crate::store::statement::{Dialect, sql};
 use crate::store::{StoreError, schema, settle, totals, users, with_causes};
 
 /// How many differences a message names.
@@ -232,9 +232,7 @@ pub(in crate::store) async fn differences(reader: &mut PooledConnection) -> Resu
 const CHANGE_STATE: &str = "change_state";
 
 async fn is_empty_state(reader: &mut PooledConnection) -> Result<bool, StoreError> {
-    let mut sql = reader.sql();
-    sql.push("SELECT NOT EXISTS (SELECT 1 FROM change_state)");
-    Ok(reader.fetch_one(sql).await?.get(0)?)
+    Ok(reader.fetch_one(sql!("SELECT NOT EXISTS (SELECT 1 FROM change_state)")).await?.get(0)?)
 }
 
 /// The result of [`repair_schema`].
@@ -340,9 +338,11 @@ fn is_locked(error: &StoreError) -> bool {
 async fn run(database: &Database, statement: &str, table: &str) -> Result<(), StoreError> {
     let mut transaction = database.begin().await?;
     if transaction.dialect() == Dialect::Postgres {
-        let mut sql = transaction.sql();
-        sql.push("SELECT set_config('lock_timeout', ").bind(LOCK_WAIT).push(", true), set_config('formgate.table', ");
-        sql.bind(table).push(", true)");
+        let sql = sql!(
+            "SELECT set_config('lock_timeout', {wait}, true), set_config('formgate.table', {table}, true)",
+            wait = LOCK_WAIT,
+            table,
+        );
         transaction.fetch_all(sql).await?;
     }
     transaction.command(AssertSqlSafe(statement.to_owned())).await?;

@@ -6,7 +6,7 @@
 use super::objects::{Object, ObjectKind, expected};
 use crate::store::StoreError;
 use crate::store::engine::{DatabaseLocation, PooledConnection};
-use crate::store::statement::Dialect;
+use crate::store::statement::{Dialect, Sql, sql};
 
 /// Rows of one table that refer to rows of another that do not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,10 +38,16 @@ pub async fn count_orphans(location: &DatabaseLocation) -> Result<Vec<Orphans>, 
 async fn count_on_postgres(reader: &mut PooledConnection) -> Result<Vec<Orphans>, StoreError> {
     let mut counted = Vec::new();
     for (table, column, referenced, key) in expected(Dialect::Postgres).iter().filter_map(foreign_key) {
-        let mut sql = reader.sql();
-        sql.push("SELECT count(*) FROM ").push(table).push(" AS referring WHERE ").push(column);
-        sql.push(" IS NOT NULL AND NOT EXISTS (SELECT FROM ").push(referenced).push(" AS referenced WHERE referenced.");
-        sql.push(key).push(" = referring.").push(column).push(")");
+        let sql = sql!(
+            "SELECT count(*) FROM {+table} AS referring
+             WHERE {+column} IS NOT NULL
+               AND NOT EXISTS (SELECT FROM {+referenced} AS referenced WHERE referenced.{+key} = referring.{+column})
+             {scans: looks at every row}",
+            table = Sql::text(table),
+            column = Sql::text(column),
+            referenced = Sql::text(referenced),
+            key = Sql::text(key),
+        );
         let rows = reader.fetch_one(sql).await?.get(0)?;
         if rows > 0 {
             counted.push(Orphans { table: table.to_owned(), referenced: referenced.to_owned(), rows });
@@ -59,8 +65,10 @@ fn foreign_key(object: &'static Object) -> Option<(&'static str, &'static str, &
 }
 
 async fn count_on_sqlite(reader: &mut PooledConnection) -> Result<Vec<Orphans>, StoreError> {
-    let mut sql = reader.sql();
-    sql.push("SELECT \"table\", parent, count(*) FROM pragma_foreign_key_check GROUP BY 1, 2 ORDER BY 1, 2");
+    let sql = sql!(
+        "SELECT \"table\", parent, count(*) FROM pragma_foreign_key_check GROUP BY 1, 2 ORDER BY 1, 2
+         {scans: looks at every row}",
+    );
     let mut counted = Vec::new();
     for row in &reader.fetch_all(sql).await? {
         counted.push(Orphans { table: row.get(0)?, referenced: row.get(1)?, rows: row.get(2)? });

@@ -5,65 +5,78 @@
 
 use std::collections::HashMap;
 
+use jiff::Timestamp;
+
 use super::covered_forms::ResolvedFilter;
-use super::terms::write_terms;
-use crate::store::filter::Keyword;
-use crate::store::statement::{Dialect, Sql, UNINDEXED_END, length_is};
+use super::terms::conditions_of_terms;
+use crate::store::filter::{Keyword, Status};
+use crate::store::statement::{Sql, Texts, UNINDEXED_END, length_is, sql};
 
 /// The length of a trigram, and so of the shortest text that a trigram index finds.
 const TRIGRAM_LENGTH: usize = 3;
 
-/// Adds the conditions on a listed submission `s`, except for the keyword.
-pub(super) fn write_conditions(sql: &mut Sql, resolved: &ResolvedFilter<'_>) {
+/// The conditions on a listed submission `s`, except for the keyword.
+pub(super) fn conditions(resolved: &ResolvedFilter<'_>) -> Vec<Sql> {
     let ResolvedFilter { filter, forms, .. } = resolved;
-    sql.push("true");
-    if !forms.are_all() {
-        sql.push(" AND s.form_id IN ");
-        forms.write(sql);
-    }
-    if !filter.statuses.is_empty() {
-        sql.push(" AND s.status").in_texts(filter.statuses.iter().map(|status| status.as_str()));
-    }
-    if !filter.submitters.is_empty() {
-        sql.push(" AND s.submitter_id").in_ids(&filter.submitters);
-    }
-    let related: [(&[i64], &str, &str); 5] = [
-        (&filter.pending, "SELECT submission_id FROM submission_pending WHERE user_id", ""),
-        (&filter.participants, "SELECT submission_id FROM submission_participants WHERE user_id", ""),
-        (&filter.labels, "SELECT submission_id FROM submission_labels WHERE label_id", " AND NOT shared"),
-        (&filter.shared_labels, "SELECT submission_id FROM submission_labels WHERE label_id", " AND shared"),
-        (&filter.flows, "SELECT submission_id FROM submission_flow_steps WHERE flow_step_id", ""),
+    let of_ids: [(&[i64], fn(&[i64]) -> Sql); 6] = [
+        (&filter.submitters, |ids| sql!("s.submitter_id {in ids}", ids)),
+        (&filter.pending, |ids| {
+            sql!("s.id IN (SELECT submission_id FROM submission_pending WHERE user_id {in ids})", ids)
+        }),
+        (&filter.participants, |ids| {
+            sql!("s.id IN (SELECT submission_id FROM submission_participants WHERE user_id {in ids})", ids)
+        }),
+        (&filter.labels, |ids| {
+            sql!("s.id IN (SELECT submission_id FROM submission_labels WHERE label_id {in ids} AND NOT shared)", ids)
+        }),
+        (&filter.shared_labels, |ids| {
+            sql!("s.id IN (SELECT submission_id FROM submission_labels WHERE label_id {in ids} AND shared)", ids)
+        }),
+        (&filter.flows, |ids| {
+            sql!("s.id IN (SELECT submission_id FROM submission_flow_steps WHERE flow_step_id {in ids})", ids)
+        }),
     ];
-    for (ids, select, and) in related {
-        if !ids.is_empty() {
-            sql.push(" AND s.id IN (").push(select).in_ids(ids).push(and).push(")");
-        }
-    }
-    if let Some(start) = filter.start {
-        sql.push(" AND s.created_at >= ").bind(start);
-    }
-    if let Some(end) = filter.end {
-        sql.push(" AND s.created_at <= ").bind(end);
-    }
-    write_terms(sql, &filter.terms);
+    let mut conditions = Vec::new();
+    conditions.extend(forms.table().map(|forms| sql!("s.form_id IN {+forms}", forms)));
+    conditions.extend(has_status(Sql::text("s.status"), &filter.statuses));
+    conditions.extend(of_ids.iter().filter(|(ids, _)| !ids.is_empty()).map(|(ids, condition)| condition(ids)));
+    conditions.extend(was_created_in(filter.start, filter.end));
+    conditions.extend(conditions_of_terms(&filter.terms));
+    conditions
 }
 
-/// Adds the condition that a submission `s` shows an answer with the keyword.
-pub(super) fn write_keyword(sql: &mut Sql, keyword: &Keyword) {
-    // Materialized, so that Postgres doesn't read all documents in the order of the submissions instead.
-    sql.push(" AND s.id IN (WITH hits (id) AS MATERIALIZED (");
-    write_hits(sql, keyword);
-    let ids = ids_of_hits(sql.dialect());
-    sql.push(") ").push(ids).push(")");
+/// Several conditions as one.
+pub(super) fn all_of(conditions: impl IntoIterator<Item = Sql>) -> Sql {
+    let mut conditions = conditions.into_iter().peekable();
+    if conditions.peek().is_none() { Sql::text("true") } else { Sql::joined(conditions, " AND ") }
 }
 
-/// The query of the ids in `hits (id)`. On Postgres it is a union, whose size is estimated from its parts. For the
-/// table itself Postgres would assume 200 ids, and then look up each of a hundred thousand ids separately.
-pub(super) fn ids_of_hits(dialect: Dialect) -> &'static str {
-    match dialect {
-        Dialect::Postgres => "SELECT id FROM hits UNION SELECT NULL",
-        Dialect::Sqlite => "SELECT id FROM hits",
-    }
+/// The condition on a status. None if all are wanted.
+pub(super) fn has_status(status: Sql, wanted: &[Status]) -> Option<Sql> {
+    (!wanted.is_empty()).then(|| sql!("{+status} {in wanted}", status, wanted = texts(wanted)))
+}
+
+/// Statuses as the database spells them.
+pub(super) fn texts(statuses: &[Status]) -> Texts {
+    statuses.iter().map(|status| status.as_str()).collect()
+}
+
+/// The conditions that a submission `s` was created in a span, both ends included.
+pub(super) fn was_created_in(start: Option<Timestamp>, end: Option<Timestamp>) -> impl Iterator<Item = Sql> {
+    let start = start.map(|start| sql!("s.created_at >= {start}", start));
+    let end = end.map(|end| sql!("s.created_at <= {end}", end));
+    start.into_iter().chain(end)
+}
+
+/// The condition that a submission `s` shows an answer with the keyword.
+pub(super) fn has_keyword(keyword: &Keyword) -> Sql {
+    // Materialized, so that Postgres doesn't read all documents in the order of the submissions instead. It estimates the
+    // size of a union from its parts. For the table itself it would assume 200 ids, and then look up each of a hundred
+    // thousand ids separately.
+    sql!(
+        "s.id IN (WITH hits (id) AS MATERIALIZED ({+hits}) SELECT id FROM hits{pg:  UNION SELECT NULL})",
+        hits = hits(keyword),
+    )
 }
 
 /// Whether a keyword is too short for trigrams.
@@ -71,67 +84,69 @@ pub(super) fn is_short(keyword: &Keyword) -> bool {
     keyword.as_str().chars().count() < TRIGRAM_LENGTH
 }
 
-/// Adds the query of the submissions that show an answer with a keyword. A submission may occur more than once.
-pub(super) fn write_hits(sql: &mut Sql, keyword: &Keyword) {
+/// The submissions that show an answer with a keyword. A submission may occur more than once.
+pub(super) fn hits(keyword: &Keyword) -> Sql {
+    if is_short(keyword) { hits_of_short(keyword) } else { hits_of_long(keyword) }
+}
+
+/// A keyword of two characters is a pair, or a prefix of a trigram or the end of the document. On Postgres, pairs are not
+/// found by LIKE, for which the planner would also scan all trigrams. SQLite looks up documents by id and not by a join: it
+/// then reads only the head of each. If there is no trigram, it looks for a phrase that matches nothing.
+fn hits_of_short(keyword: &Keyword) -> Sql {
     let text = keyword.as_str();
-    match sql.dialect() {
-        Dialect::Postgres => {
-            sql.push("SELECT shown_in FROM listed_documents WHERE ");
-            if is_short(keyword) {
-                // Not LIKE, for which the planner would also scan all trigrams.
-                sql.push("formgate_pairs(document) @@ ").bind(pair(text)).push("::tsquery AND ");
-                write_in_document(sql, keyword);
-            } else {
-                let part = distinct_part(text);
-                sql.push(length_is!("<>")).push(" AND document LIKE ").bind(format!("%{}%", escape_like(part)));
-                write_rest(sql, keyword, part);
-                // The index of pairs finds the long documents, which have no pairs there.
-                sql.push(" UNION ALL SELECT shown_in FROM listed_documents WHERE ").push(length_is!("="));
-                sql.push(" AND formgate_pairs(document) @@ 'long'::tsquery AND ");
-                write_in_document(sql, keyword);
-            }
-        }
-        Dialect::Sqlite => {
-            // By id and not by a join: SQLite then reads only the head of each document.
-            sql.push("SELECT shown_in FROM listed_documents WHERE submission_id IN (");
-            if is_short(keyword) {
-                write_short_keyword(sql, text);
-            } else {
-                let part = distinct_part(text);
-                sql.push("SELECT rowid FROM listed_trigrams WHERE listed_trigrams MATCH ");
-                sql.bind(format!("\"{}\"", part.replace('"', "\"\"")));
-                write_rest(sql, keyword, part);
-            }
-            sql.push(" UNION ALL SELECT submission_id FROM listed_documents WHERE substr(document, -2) = ");
-            sql.bind(UNINDEXED_END).push(" AND ");
-            write_in_document(sql, keyword);
-            sql.push(")");
-        }
-    }
+    sql!(
+        r#"{pg:
+           SELECT shown_in FROM listed_documents
+           WHERE formgate_pairs(document) @@ {pair}::tsquery AND strpos(document, {keyword}) > 0
+         | lite:
+           SELECT shown_in FROM listed_documents WHERE submission_id IN (
+             SELECT rowid FROM listed_trigrams WHERE listed_trigrams MATCH (
+               SELECT coalesce(group_concat('"' || replace(term, '"', '""') || '"', ' OR '), '""')
+               FROM listed_trigram_terms WHERE term >= {keyword} AND term < {beyond})
+             UNION ALL
+             SELECT submission_id FROM listed_documents WHERE substr(document, -2) = {keyword}
+             UNION ALL
+             SELECT submission_id FROM listed_documents
+             WHERE substr(document, -2) = {unindexed_end} AND instr(document, {keyword}) > 0)}"#,
+        pair = pair(text),
+        keyword = text,
+        beyond = format!("{text}{}", char::MAX),
+        unindexed_end = UNINDEXED_END,
+    )
 }
 
-/// Adds the condition that a document that contains `part` contains the whole keyword.
-fn write_rest(sql: &mut Sql, keyword: &Keyword, part: &str) {
-    if part != keyword.as_str() {
-        sql.push(" AND ");
-        write_in_document(sql, keyword);
-    }
+/// The index finds the documents with a part of the keyword, and all that are too long for it: on Postgres, these have no
+/// pairs in the index of pairs.
+fn hits_of_long(keyword: &Keyword) -> Sql {
+    let text = keyword.as_str();
+    let part = distinct_part(text);
+    // That a document with this part has the whole keyword.
+    let rest = if part == text { Sql::default() } else { sql!(" AND {+it}", it = is_in_document(keyword)) };
+    sql!(
+        "{pg:
+           SELECT shown_in FROM listed_documents WHERE {+is_indexed} AND document LIKE {pattern}{+rest}
+           UNION ALL
+           SELECT shown_in FROM listed_documents
+           WHERE {+is_long} AND formgate_pairs(document) @@ 'long'::tsquery AND strpos(document, {keyword}) > 0
+         | lite:
+           SELECT shown_in FROM listed_documents WHERE submission_id IN (
+             SELECT rowid FROM listed_trigrams WHERE listed_trigrams MATCH {phrase}{+rest}
+             UNION ALL
+             SELECT submission_id FROM listed_documents
+             WHERE substr(document, -2) = {unindexed_end} AND instr(document, {keyword}) > 0)}",
+        is_indexed = Sql::text(length_is!("<>")),
+        pattern = format!("%{}%", escape_like(part)),
+        rest,
+        is_long = Sql::text(length_is!("=")),
+        keyword = text,
+        phrase = format!("\"{}\"", part.replace('"', "\"\"")),
+        unindexed_end = UNINDEXED_END,
+    )
 }
 
-/// Adds the condition that a document contains a keyword, by scanning the document.
-pub(super) fn write_in_document(sql: &mut Sql, keyword: &Keyword) {
-    sql.push_either("strpos(document, ", "instr(document, ").bind(keyword.as_str()).push(") > 0");
-}
-
-/// Adds the query of documents with a keyword of two characters, which is a prefix of a trigram or the end of the
-/// document.
-fn write_short_keyword(sql: &mut Sql, keyword: &str) {
-    let beyond = format!("{keyword}{}", char::MAX);
-    sql.push("SELECT rowid FROM listed_trigrams WHERE listed_trigrams MATCH (");
-    // If there is no such trigram, a phrase that matches nothing.
-    sql.push(r#"SELECT coalesce(group_concat('"' || replace(term, '"', '""') || '"', ' OR '), '""')"#);
-    sql.push(" FROM listed_trigram_terms WHERE term >= ").bind(keyword).push(" AND term < ").bind(beyond);
-    sql.push(") UNION ALL SELECT submission_id FROM listed_documents WHERE substr(document, -2) = ").bind(keyword);
+/// The condition that a document contains a keyword, by scanning the document.
+pub(super) fn is_in_document(keyword: &Keyword) -> Sql {
+    sql!("{pg: strpos | lite: instr}(document, {keyword}) > 0", keyword = keyword.as_str())
 }
 
 /// A keyword of two characters as a tsquery. It also matches all documents that are too long for the index.

@@ -4,12 +4,12 @@
 
 use jiff::Timestamp;
 
+use super::conditions::{all_of, has_status, texts, was_created_in};
 use super::covered_forms::{CoveredForms, ResolvedFilter};
 use super::{column, order_by_position, scan_ahead};
-use crate::store::Texts;
 use crate::store::filter::{SortBy, Status, SubmissionFilter};
-use crate::store::settle::write_is_settled;
-use crate::store::statement::{Dialect, PageScan, SortDirection, Sql};
+use crate::store::settle::is_settled;
+use crate::store::statement::{Dialect, PageScan, SortDirection, Sql, sql};
 
 /// The filter of such a search.
 #[derive(Clone, Debug)]
@@ -77,221 +77,215 @@ impl<'f> CountedSearch<'f> {
         matches!(self, Self::Groups { forms, .. } if scan_ahead::is_worthwhile(forms))
     }
 
-    /// Adds the query of the total, and of whether the intake is empty.
-    pub(super) fn write_total(&self, sql: &mut Sql) {
-        sql.push("SELECT (");
-        self.write_count(sql);
-        sql.push(") AS total, ");
-        write_is_settled(sql);
-        sql.push(" AS is_settled");
+    /// The total, and whether the intake is empty.
+    pub(super) fn total(&self) -> Sql {
+        sql!("SELECT ({+count}) AS total, {+is_settled} AS is_settled", count = self.count(), is_settled = is_settled())
     }
 
-    fn write_count(&self, sql: &mut Sql) {
+    fn count(&self) -> Sql {
         match self {
-            Self::Everything => {
-                sql.push(SUM).push("'form'");
-            }
+            Self::Everything => sum_of_counts([Sql::text("counted = 'form'")]),
             Self::Groups { forms, statuses } => {
-                sql.force_custom_plan().push(SUM).push("'form'");
-                if !forms.are_all() {
-                    // As an array, which Postgres sorts and looks up in the order of the index.
-                    sql.push_either(" AND key = ANY (ARRAY ", " AND key IN ");
-                    forms.write(sql);
-                    sql.push_either(")", "");
-                }
-                if !statuses.is_empty() {
-                    sql.push(" AND status").in_texts(texts(statuses));
-                }
+                let mut conditions = vec![Sql::text("counted = 'form'")];
+                // As an array, which Postgres sorts and looks up in the order of the index.
+                let of_forms = |forms: Sql| sql!("key {pg: = ANY (ARRAY {+forms}) | lite: IN {+forms}}", forms);
+                conditions.extend(forms.table().map(of_forms));
+                conditions.extend(has_status(Sql::text("status"), statuses));
+                sum_of_counts(conditions).with_custom_plan()
             }
-            Self::Created { start, end } => write_total_of_span(sql, *start, *end),
-            Self::Label { id, shared } => write_total_of_label(sql, *id, *shared),
+            Self::Created { start, end } => total_of_span(*start, *end),
+            Self::Label { id, shared } => {
+                let counted = if *shared { "counted = 'shared label'" } else { "counted = 'label'" };
+                sum_of_counts([Sql::text(counted), sql!("key = {id}", id = *id)])
+            }
         }
     }
 
-    /// Adds the query of the ids and timestamps of a page, unordered.
-    pub(super) fn write_page(&self, sql: &mut Sql, by: SortBy, scan: &PageScan) {
+    /// The ids and timestamps of a page, unordered.
+    pub(super) fn page(&self, by: SortBy, scan: &PageScan) -> Sql {
         match self {
             Self::Everything => {
-                write_listed(sql, by);
-                if let Some(instant) = scan.start_at {
-                    sql.push(" AND s.").push(column(by));
-                    sql.push(match scan.direction {
-                        SortDirection::Ascending => " >= ",
-                        SortDirection::Descending => " < ",
-                    });
-                    sql.bind(instant);
-                }
-                sql.push(in_order(by, scan.direction)).limit(scan);
+                let from = scan.start_at.map(|instant| match scan.direction {
+                    SortDirection::Ascending => sql!("s.{+column} >= {instant}", column = column(by), instant),
+                    SortDirection::Descending => sql!("s.{+column} < {instant}", column = column(by), instant),
+                });
+                page_of_listed(by, from, in_order(by, scan.direction), scan)
             }
-            Self::Groups { forms, statuses } => write_page_of_groups(sql, forms, statuses, scan),
-            Self::Created { start, end } => write_page_of_span(sql, *start, *end, by, scan),
-            Self::Label { id, shared } => write_page_of_label(sql, *id, *shared, scan),
+            Self::Groups { forms, statuses } => page_of_groups(forms, statuses, scan),
+            Self::Created { start, end } => page_of_span(*start, *end, by, scan),
+            Self::Label { id, shared } => page_of_label(*id, *shared, scan),
         }
     }
 
-    /// Adds the query of the whole days before a page that is far inside: how many submissions they have, and the last
-    /// of them. Returns whether it added anything: not if the page is near the end, or if there are no counts by day.
-    pub(super) fn write_days_before(&self, sql: &mut Sql, by: SortBy, scan: &PageScan) -> bool {
+    /// The whole days before a page that is far inside: how many submissions they have, and the last of them. None if the
+    /// page is near the end, or if there are no counts by day.
+    pub(super) fn days_before(&self, by: SortBy, scan: &PageScan) -> Option<Sql> {
         if !matches!(self, Self::Everything) || scan.offset < MAX_SKIPPED {
-            return false;
+            return None;
         }
-        let descending = scan.direction == SortDirection::Descending;
-        sql.force_custom_plan().push("SELECT CAST(coalesce(max(through), 0) AS bigint), ");
-        sql.push(if descending { "min(key)" } else { "max(key)" });
-        sql.push(" FROM (SELECT key, sum(listed) OVER (ORDER BY key").push(if descending { " DESC" } else { "" });
-        sql.push(") AS through FROM listed_counts WHERE counted = ").push(match by {
+        let [last, order] = match scan.direction {
+            SortDirection::Ascending => ["max(key)", "key"],
+            SortDirection::Descending => ["min(key)", "key DESC"],
+        };
+        let counted = match by {
             SortBy::CreatedAt => "'created'",
             SortBy::UpdatedAt => "'updated'",
-        });
-        sql.push(") AS days WHERE through <= ").bind(scan.offset);
-        true
+        };
+        let sql = sql!(
+            "SELECT CAST(coalesce(max(through), 0) AS bigint), {+last}
+             FROM (SELECT key, sum(listed) OVER (ORDER BY {+order_of_days}) AS through
+                   FROM listed_counts WHERE counted = {+counted}) AS days
+             WHERE through <= {offset}",
+            last = Sql::text(last),
+            order_of_days = Sql::text(order),
+            counted = Sql::text(counted),
+            offset = scan.offset,
+        );
+        Some(sql.with_custom_plan())
     }
 }
 
-const SUM: &str = "SELECT CAST(coalesce(sum(listed), 0) AS bigint) FROM listed_counts WHERE counted = ";
-
-fn texts(statuses: &[Status]) -> impl Iterator<Item = &'static str> + '_ {
-    statuses.iter().map(|status| status.as_str())
+/// The sum of the stored counts under some conditions.
+fn sum_of_counts(conditions: impl IntoIterator<Item = Sql>) -> Sql {
+    sql!(
+        "SELECT CAST(coalesce(sum(listed), 0) AS bigint) FROM listed_counts WHERE {+of_counts}",
+        of_counts = all_of(conditions),
+    )
 }
 
-fn write_listed(sql: &mut Sql, by: SortBy) {
-    sql.push("SELECT s.id, s.").push(column(by)).push(" AS at FROM listed_submissions s WHERE true");
+/// A page of the submissions under some conditions.
+fn page_of_listed(by: SortBy, conditions: impl IntoIterator<Item = Sql>, order_of_page: Sql, scan: &PageScan) -> Sql {
+    sql!(
+        "SELECT s.id, s.{+column} AS at FROM listed_submissions s WHERE {+conditions} {+order_of_page}{page scan}",
+        column = column(by),
+        conditions = all_of(conditions),
+        order_of_page,
+        scan,
+    )
 }
 
 /// The order of an index of submissions.
-fn in_order(by: SortBy, direction: SortDirection) -> &'static str {
-    match (by, direction) {
-        (SortBy::UpdatedAt, SortDirection::Descending) => " ORDER BY s.updated_at DESC, s.id DESC",
-        (SortBy::UpdatedAt, SortDirection::Ascending) => " ORDER BY s.updated_at, s.id",
-        (SortBy::CreatedAt, SortDirection::Descending) => " ORDER BY s.created_at DESC, s.id DESC",
-        (SortBy::CreatedAt, SortDirection::Ascending) => " ORDER BY s.created_at, s.id",
-    }
+fn in_order(by: SortBy, direction: SortDirection) -> Sql {
+    Sql::text(match (by, direction) {
+        (SortBy::UpdatedAt, SortDirection::Descending) => "ORDER BY s.updated_at DESC, s.id DESC",
+        (SortBy::UpdatedAt, SortDirection::Ascending) => "ORDER BY s.updated_at, s.id",
+        (SortBy::CreatedAt, SortDirection::Descending) => "ORDER BY s.created_at DESC, s.id DESC",
+        (SortBy::CreatedAt, SortDirection::Ascending) => "ORDER BY s.created_at, s.id",
+    })
 }
 
-/// Adds the query of a page over several groups: from each group's index as many rows as the page can need, then the
-/// page out of these.
-fn write_page_of_groups(sql: &mut Sql, forms: &CoveredForms<'_>, statuses: &[Status], scan: &PageScan) {
-    sql.force_custom_plan().push("SELECT s.id, s.updated_at AS at FROM ");
-    if !forms.are_all() {
+/// A page over several groups: from each group's index as many rows as the page can need, then the page out of these.
+fn page_of_groups(forms: &CoveredForms<'_>, statuses: &[Status], scan: &PageScan) -> Sql {
+    let (mut groups, mut conditions) = (Vec::new(), Vec::new());
+    if let Some(forms) = forms.table() {
         // Forms without submissions have no page to read: most sub-forms, in an account that creates them ahead.
-        sql.push("(SELECT id AS form FROM ");
-        forms.write(sql);
-        sql.push(" AS forms WHERE id IN (SELECT key FROM listed_counts WHERE counted = 'form' AND listed > 0)");
-        sql.push(") AS f CROSS JOIN ");
+        groups.push(sql!(
+            "(SELECT id AS form FROM {+forms} AS forms
+              WHERE id IN (SELECT key FROM listed_counts WHERE counted = 'form' AND listed > 0)) AS f",
+            forms,
+        ));
+        conditions.push(Sql::text("s.form_id = f.form"));
     }
     if !statuses.is_empty() {
-        sql.push_either("unnest(", "(SELECT value AS status FROM json_each(").bind(texts(statuses).collect::<Texts>());
-        sql.push_either(") AS g (status)", ")) AS g").push(" CROSS JOIN ");
+        groups.push(sql!(
+            "{pg: unnest({statuses}) AS g (status) | lite: (SELECT value AS status FROM json_each({statuses})) AS g}",
+            statuses = texts(statuses),
+        ));
+        conditions.push(Sql::text("s.status = g.status"));
     }
-    sql.push_either("LATERAL (", "listed_submissions s WHERE s.id IN (");
-    sql.push_either("SELECT s.id, s.updated_at", "SELECT s.id").push(" FROM listed_submissions s WHERE true");
-    if !forms.are_all() {
-        sql.push(" AND s.form_id = f.form");
-    }
-    if !statuses.is_empty() {
-        sql.push(" AND s.status = g.status");
-    }
-    sql.push(in_order(SortBy::UpdatedAt, scan.direction)).limit(&scan.with_skipped()).push(")");
-    sql.push_either(" AS s", "").push(order_by_position(scan.direction)).limit(scan);
+    let sql = sql!(
+        "SELECT s.id, s.updated_at AS at
+         FROM {+groups} CROSS JOIN
+           {pg: LATERAL (
+             SELECT s.id, s.updated_at FROM listed_submissions s WHERE {+conditions} {+order_of_index}{page needed}) AS s
+           | lite: listed_submissions s WHERE s.id IN (
+             SELECT s.id FROM listed_submissions s WHERE {+conditions} {+order_of_index}{page needed})}
+         {+order_of_page}{page scan}",
+        groups = Sql::joined(groups, " CROSS JOIN "),
+        conditions = all_of(conditions),
+        order_of_index = in_order(SortBy::UpdatedAt, scan.direction),
+        needed = scan.with_skipped(),
+        order_of_page = order_by_position(scan.direction),
+        scan,
+    );
+    sql.with_custom_plan()
 }
 
-/// Adds the total of a span: whole days from their counts, the partial first and last day from the index.
-fn write_total_of_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Timestamp>) {
-    sql.force_custom_plan();
+/// The total of a span: whole days from their counts, the partial first and last day from the index.
+fn total_of_span(start: Option<Timestamp>, end: Option<Timestamp>) -> Sql {
     // The first whole day, and the first day after it that is not whole.
     let first = start
         .map(|start| start.as_microsecond().div_euclid(DAY) + i64::from(start.as_microsecond().rem_euclid(DAY) > 0));
     let after = end.map(|end| (end.as_microsecond() + 1).div_euclid(DAY));
     let instant = |day: i64| Timestamp::from_microsecond(day.saturating_mul(DAY)).ok();
-    let count = |sql: &mut Sql, from: Option<Timestamp>, through: Option<Timestamp>, before: Option<Timestamp>| {
-        sql.push("(SELECT count(*) FROM listed_submissions s WHERE true");
-        for (bound, condition) in
-            [(from, " AND s.created_at >= "), (through, " AND s.created_at <= "), (before, " AND s.created_at < ")]
-        {
-            if let Some(bound) = bound {
-                sql.push(condition).bind(bound);
-            }
-        }
-        sql.push(")");
+    let count = |conditions: Vec<Sql>| {
+        sql!("(SELECT count(*) FROM listed_submissions s WHERE {+conditions})", conditions = all_of(conditions))
     };
-    sql.push("SELECT ");
-    if let (Some(first), Some(after)) = (first, after)
-        && first >= after
-    {
-        count(sql, start, end, None);
-        return;
-    }
-    sql.push("(").push(SUM).push("'created'");
-    if let Some(first) = first {
-        sql.push(" AND key >= ").bind(first);
-    }
-    if let Some(after) = after {
-        sql.push(" AND key < ").bind(after);
-    }
-    sql.push(")");
-    if let Some(first) = first {
-        sql.push(" + ");
-        count(sql, start, None, instant(first));
-    }
-    if let Some(after) = after {
-        sql.push(" + ");
-        count(sql, instant(after), end, None);
-    }
+    let counts = match (first, after) {
+        (Some(first), Some(after)) if first >= after => vec![count(was_created_in(start, end).collect())],
+        _ => {
+            let mut days = vec![Sql::text("counted = 'created'")];
+            days.extend(first.map(|first| sql!("key >= {first}", first)));
+            days.extend(after.map(|after| sql!("key < {after}", after)));
+            let mut counts = vec![sql!("({+days})", days = sum_of_counts(days))];
+            counts.extend(first.map(|first| {
+                let before = instant(first).map(|before| sql!("s.created_at < {before}", before));
+                count(was_created_in(start, None).chain(before).collect())
+            }));
+            counts.extend(after.map(|after| count(was_created_in(instant(after), end).collect())));
+            counts
+        }
+    };
+    sql!("SELECT {+counts}", counts = Sql::joined(counts, " + ")).with_custom_plan()
 }
 
-fn write_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Timestamp>) {
-    if let Some(start) = start {
-        sql.push(" AND s.created_at >= ").bind(start);
-    }
-    if let Some(end) = end {
-        sql.push(" AND s.created_at <= ").bind(end);
-    }
-}
-
-/// Adds the query of a page of a span. No index covers both the span of creation and the order by last change. Either
-/// a scan from the requested end finds enough submissions, or the whole span is read and sorted.
-fn write_page_of_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Timestamp>, by: SortBy, scan: &PageScan) {
-    sql.force_custom_plan();
+/// A page of a span. No index covers both the span of creation and the order by last change. Either a scan from the requested
+/// end finds enough submissions, or the whole span is read and sorted.
+fn page_of_span(start: Option<Timestamp>, end: Option<Timestamp>, by: SortBy, scan: &PageScan) -> Sql {
+    let span = || was_created_in(start, end);
     let needed = scan.offset.saturating_add(scan.length);
     if by == SortBy::CreatedAt {
-        write_listed(sql, by);
-        write_span(sql, start, end);
-        sql.push(in_order(by, scan.direction)).limit(scan);
-        return;
+        return page_of_listed(by, span(), in_order(by, scan.direction), scan).with_custom_plan();
     }
     if needed > SCAN_AHEAD {
-        write_listed(sql, by);
-        write_span(sql, start, end);
-        sql.push(order_by_position(scan.direction)).limit(scan);
-        return;
+        return page_of_listed(by, span(), order_by_position(scan.direction), scan).with_custom_plan();
     }
-    sql.push("WITH near (id, at) AS MATERIALIZED (SELECT s.id, s.updated_at FROM (");
-    sql.push("SELECT s.id, s.updated_at, s.created_at FROM listed_submissions s WHERE true");
-    sql.push(in_order(by, scan.direction)).limit(&PageScan { offset: 0, length: SCAN_AHEAD, ..*scan });
-    sql.push(") AS s WHERE true");
-    write_span(sql, start, end);
-    sql.push("), enough (yes) AS MATERIALIZED (SELECT count(*) >= ").bind(needed).push(" FROM near)");
-    sql.push(" SELECT near.id, near.at FROM enough CROSS JOIN near WHERE enough.yes UNION ALL ");
-    // The condition has to be evaluated before the table is read. Each database needs its own form for that.
-    sql.push_either(
-        "SELECT id, at FROM (SELECT s.id, s.updated_at AS at FROM listed_submissions s WHERE true",
-        "SELECT s.id, s.updated_at FROM enough CROSS JOIN listed_submissions s WHERE NOT enough.yes",
+    // The condition whether these are enough has to be evaluated before the table is read. Each database needs its own form
+    // for that.
+    let sql = sql!(
+        "WITH near (id, at) AS MATERIALIZED (
+           SELECT s.id, s.updated_at
+           FROM (SELECT s.id, s.updated_at, s.created_at FROM listed_submissions s {+order_of_index}{page first}) AS s
+           WHERE {+span_of_near}),
+         enough (yes) AS MATERIALIZED (SELECT count(*) >= {needed} FROM near)
+         SELECT near.id, near.at FROM enough CROSS JOIN near WHERE enough.yes
+         UNION ALL
+         {pg: SELECT id, at FROM (SELECT s.id, s.updated_at AS at FROM listed_submissions s WHERE {+span}) AS span
+              WHERE NOT (SELECT yes FROM enough)
+         | lite: SELECT s.id, s.updated_at FROM enough CROSS JOIN listed_submissions s WHERE NOT enough.yes AND {+span}}
+         {+order_of_page}{page scan}",
+        order_of_index = in_order(by, scan.direction),
+        first = PageScan { offset: 0, length: SCAN_AHEAD, ..*scan },
+        span_of_near = all_of(span()),
+        needed,
+        span = all_of(span()),
+        order_of_page = order_by_position(scan.direction),
+        scan,
     );
-    write_span(sql, start, end);
-    sql.push_either(") AS span WHERE NOT (SELECT yes FROM enough)", "");
-    sql.push(order_by_position(scan.direction)).limit(scan);
+    sql.with_custom_plan()
 }
 
-fn write_total_of_label(sql: &mut Sql, id: i64, shared: bool) {
-    sql.push(SUM).push(if shared { "'shared label'" } else { "'label'" }).push(" AND key = ").bind(id);
-}
-
-fn write_page_of_label(sql: &mut Sql, id: i64, shared: bool, scan: &PageScan) {
-    sql.push("SELECT submission_id AS id, updated_at AS at FROM listed_by_label WHERE label_id = ").bind(id);
-    sql.push(if shared { " AND shared = true" } else { " AND shared = false" });
-    sql.push(match scan.direction {
-        SortDirection::Ascending => " ORDER BY updated_at, submission_id",
-        SortDirection::Descending => " ORDER BY updated_at DESC, submission_id DESC",
-    });
-    sql.limit(scan);
+fn page_of_label(id: i64, shared: bool, scan: &PageScan) -> Sql {
+    let order = match scan.direction {
+        SortDirection::Ascending => "updated_at, submission_id",
+        SortDirection::Descending => "updated_at DESC, submission_id DESC",
+    };
+    sql!(
+        "SELECT submission_id AS id, updated_at AS at FROM listed_by_label
+         WHERE label_id = {id} AND shared = {+shared} ORDER BY {+order_of_label}{page scan}",
+        id,
+        shared = Sql::text(if shared { "true" } else { "false" }),
+        order_of_label = Sql::text(order),
+        scan,
+    )
 }

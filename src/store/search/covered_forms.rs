@@ -22,8 +22,8 @@ use super::IdRecord;
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
 use crate::store::filter::SubmissionFilter;
-use crate::store::settle::write_is_settled;
-use crate::store::statement::{Dialect, Row, Sql};
+use crate::store::settle::is_settled;
+use crate::store::statement::{Row, Sql, sql};
 
 /// How many rows a way may read before the other one is tried.
 ///
@@ -87,12 +87,12 @@ impl CoveredForms<'_> {
         matches!(self, Self::All)
     }
 
-    /// Adds the forms as a table of one column `id`, unless all are covered.
-    pub(super) fn write(&self, sql: &mut Sql) {
+    /// The forms as a table of one column `id`. None if all are covered.
+    pub(super) fn table(&self) -> Option<Sql> {
         match self {
-            Self::All => {}
-            Self::Listed(forms) => write_list(sql, forms),
-            Self::WithSubForms(forms) => write_with_sub_forms(sql, forms),
+            Self::All => None,
+            Self::Listed(forms) => Some(table_of(forms)),
+            Self::WithSubForms(forms) => Some(with_sub_forms(forms)),
         }
     }
 
@@ -115,39 +115,48 @@ impl CoveredForms<'_> {
     }
 }
 
-/// Adds forms and their sub-forms as a table of one column `id`.
-pub(in crate::store) fn write_with_sub_forms(sql: &mut Sql, forms: &[i64]) {
-    sql.push("(WITH RECURSIVE wanted (id) AS (SELECT id FROM forms WHERE id").in_ids(forms);
-    sql.push(" UNION SELECT f.id FROM wanted CROSS JOIN ");
-    if sql.dialect() == Dialect::Postgres {
-        write_children_on_postgres(sql, "wanted.id", i64::MAX);
-    }
-    sql.push_either(" AS f", "forms f ON f.parent_id = wanted.id").push(") SELECT id FROM wanted)");
+/// Forms and their sub-forms as a table of one column `id`.
+pub(in crate::store) fn with_sub_forms(forms: &[i64]) -> Sql {
+    sql!(
+        "(WITH RECURSIVE wanted (id) AS (
+            SELECT id FROM forms WHERE id {in forms}
+            UNION
+            SELECT f.id FROM wanted CROSS JOIN {pg: {+children} AS f | lite: forms f ON f.parent_id = wanted.id})
+          SELECT id FROM wanted)",
+        forms,
+        children = children_on_postgres("wanted.id", i64::MAX),
+    )
+}
+
+/// At most `limit` sub-forms of a form. Postgres would read the whole table if it expects a form to have many, but not for a
+/// part of a range in the order of the index, of which it expects few. The subquery hides the limit from the planner.
+fn children_on_postgres(form: &'static str, limit: i64) -> Sql {
+    sql!(
+        "LATERAL (SELECT c.id FROM forms c WHERE c.parent_id BETWEEN {+form} AND {+form}
+           ORDER BY c.parent_id LIMIT (SELECT {limit}::bigint))",
+        form = Sql::text(form),
+        limit,
+    )
 }
 
 /// The forms and all their sub-forms, unless there are more than `steps`.
 async fn descend(reader: &mut PooledConnection, forms: &[i64], steps: u16) -> Result<Option<Vec<i64>>, StoreError> {
     let limit = i64::from(steps) + 1;
-    let mut sql = reader.sql();
-    sql.push("WITH RECURSIVE below (id, parent_id) AS (SELECT id, CAST(NULL AS bigint) FROM forms WHERE id")
-        .in_ids(forms);
-    match sql.dialect() {
-        // Postgres reads rows only as far as the limit needs.
-        Dialect::Postgres => {
-            sql.push(" UNION SELECT f.id, NULL FROM below CROSS JOIN ");
-            write_children_on_postgres(&mut sql, "below.id", limit);
-            sql.push(" AS f)")
-        }
-        // SQLite reads all rows that a form adds before it counts them, so each adds its first child and its next
-        // sibling.
-        Dialect::Sqlite => sql.push(
-            " UNION SELECT f.id, f.parent_id FROM below CROSS JOIN forms f WHERE f.id IN (\
-                (SELECT min(c.id) FROM forms c WHERE c.parent_id = below.id), \
-                (SELECT min(c.id) FROM forms c WHERE c.parent_id = below.parent_id AND c.id > below.id)))",
-        ),
-    };
-    sql.push(" SELECT (").push_records(&["id"]).push(" FROM (SELECT id FROM below LIMIT ").bind(limit);
-    sql.push(") AS found)");
+    // Postgres reads rows only as far as the limit needs. SQLite reads all rows that a form adds before it counts them, so
+    // each adds its first child and its next sibling.
+    let sql = sql!(
+        "WITH RECURSIVE below (id, parent_id) AS (
+           SELECT id, CAST(NULL AS bigint) FROM forms WHERE id {in forms}
+           UNION
+           {pg: SELECT f.id, NULL FROM below CROSS JOIN {+children} AS f
+           | lite: SELECT f.id, f.parent_id FROM below CROSS JOIN forms f WHERE f.id IN (
+               (SELECT min(c.id) FROM forms c WHERE c.parent_id = below.id),
+               (SELECT min(c.id) FROM forms c WHERE c.parent_id = below.parent_id AND c.id > below.id))})
+         SELECT ({records: id} FROM (SELECT id FROM below LIMIT {limit}) AS found)",
+        forms,
+        children = children_on_postgres("below.id", limit),
+        limit,
+    );
     let mut found = ids(&reader.fetch_one(sql).await?, 0)?;
     if found.len() > usize::from(steps) {
         return Ok(None);
@@ -156,14 +165,6 @@ async fn descend(reader: &mut PooledConnection, forms: &[i64], steps: u16) -> Re
     found.sort_unstable();
     found.dedup();
     Ok(Some(found))
-}
-
-/// Adds a subquery of at most `limit` sub-forms of a form. Postgres would read the whole table if it expects a form to
-/// have many, but not for a part of a range in the order of the index, of which it expects few. The subquery hides the
-/// limit from the planner.
-fn write_children_on_postgres(sql: &mut Sql, form: &'static str, limit: i64) {
-    sql.push("LATERAL (SELECT c.id FROM forms c WHERE c.parent_id BETWEEN ").push(form).push(" AND ").push(form);
-    sql.push(" ORDER BY c.parent_id LIMIT (SELECT ").bind(limit).push("::bigint))");
 }
 
 /// Where climbing starts.
@@ -183,34 +184,33 @@ async fn climb(
     steps: u16,
 ) -> Result<Option<(Vec<i64>, bool)>, StoreError> {
     let limit = i64::from(steps) + 1;
-    let mut sql = reader.sql();
-    sql.push("WITH RECURSIVE climbed (form, at) AS (SELECT id, id FROM ");
-    match start {
-        Start::Listed => {
-            sql.push(
-                "(SELECT DISTINCT key AS id FROM listed_counts WHERE counted = 'form' AND listed > 0 ORDER BY key",
-            );
-            sql.push(" LIMIT ").bind(limit).push(")");
-        }
-        Start::These(forms) => write_list(&mut sql, forms),
-    }
-    // Not UNION: each form has one parent, so only a cycle brings a row twice. Postgres would spend more on the table in
-    // which it looks for such rows.
-    sql.push(" AS start UNION ALL SELECT climbed.form, f.parent_id FROM climbed CROSS JOIN ");
-    match sql.dialect() {
-        // Row by row: Postgres would read the whole table if it expects to climb from many forms.
-        Dialect::Postgres => sql.push("LATERAL (SELECT parent_id FROM forms WHERE id = climbed.at OFFSET 0) AS f "),
-        Dialect::Sqlite => sql.push("forms f ON f.id = climbed.at "),
+    let climbed_from = match start {
+        Start::Listed => sql!(
+            "(SELECT DISTINCT key AS id FROM listed_counts WHERE counted = 'form' AND listed > 0
+              ORDER BY key LIMIT {limit})",
+            limit,
+        ),
+        Start::These(forms) => table_of(forms),
     };
-    sql.push("WHERE f.parent_id IS NOT NULL");
-    if sql.dialect() == Dialect::Sqlite {
-        // Within the recursion: otherwise SQLite finishes it before the limit applies.
-        sql.push(" LIMIT ").bind(limit);
-    }
-    sql.push("), steps (form, at) AS (SELECT form, at FROM climbed LIMIT ").bind(limit).push(") SELECT ");
-    write_is_settled(&mut sql);
-    sql.push(", (SELECT count(*) FROM steps), (").push_records(&["form"]);
-    sql.push(" FROM (SELECT DISTINCT form FROM steps WHERE at").in_ids(forms).push(") AS found)");
+    // Not UNION: each form has one parent, so only a cycle brings a row twice. Postgres would spend more on the table in
+    // which it looks for such rows. OFFSET 0 has it go row by row: it would read the whole table of forms if it expects to
+    // climb from many. The limit within the recursion is for SQLite, which otherwise finishes it before a limit applies.
+    let sql = sql!(
+        "WITH RECURSIVE climbed (form, at) AS (
+           SELECT id, id FROM {+climbed_from} AS start
+           UNION ALL
+           SELECT climbed.form, f.parent_id FROM climbed CROSS JOIN
+             {pg: LATERAL (SELECT parent_id FROM forms WHERE id = climbed.at OFFSET 0) AS f
+             | lite: forms f ON f.id = climbed.at}
+           WHERE f.parent_id IS NOT NULL{lite:  LIMIT {limit}}),
+         steps (form, at) AS (SELECT form, at FROM climbed LIMIT {limit})
+         SELECT {+is_settled}, (SELECT count(*) FROM steps),
+           ({records: form} FROM (SELECT DISTINCT form FROM steps WHERE at {in forms}) AS found)",
+        climbed_from,
+        limit,
+        is_settled = is_settled(),
+        forms,
+    );
     let row = reader.fetch_one(sql).await?;
     let (is_settled, taken): (bool, i64) = (row.get(0)?, row.get(1)?);
     if taken > i64::from(steps) {
@@ -219,10 +219,9 @@ async fn climb(
     Ok(Some((ids(&row, 2)?, is_settled)))
 }
 
-/// Adds a list of forms as a table of one column `id`.
-fn write_list(sql: &mut Sql, forms: &Arc<[i64]>) {
-    sql.push_either("(SELECT unnest(", "(SELECT value AS id FROM json_each(").bind(forms);
-    sql.push_either("::bigint[]) AS id)", "))");
+/// A list of forms as a table of one column `id`.
+fn table_of(forms: &Arc<[i64]>) -> Sql {
+    sql!("({pg: SELECT unnest({forms}::bigint[]) AS id | lite: SELECT value AS id FROM json_each({forms})})", forms)
 }
 
 /// The list of ids in a column.

@@ -7,10 +7,10 @@
 //! much as the other filters leave, and a rare one as much as it finds.
 
 use super::column;
-use super::conditions::{ids_of_hits, write_conditions, write_hits, write_in_document, write_keyword};
+use super::conditions::{all_of, conditions, has_keyword, hits, is_in_document};
 use super::covered_forms::ResolvedFilter;
 use crate::store::filter::{Keyword, SubmissionFilter};
-use crate::store::statement::{Dialect, Sql};
+use crate::store::statement::{Dialect, Sql, sql};
 
 /// A keyword with up to this many hits is rare, and is looked up in the index without comparing both sides. The
 /// comparison takes a third to half a millisecond, about as much as a rare keyword.
@@ -32,8 +32,8 @@ const STEPS: [(i64, i64); 3] = [(20_000, 5_000), (80_000, 20_000), (320_000, 80_
 pub(super) enum SearchPlan {
     /// The planner decides; a keyword is looked up in the index.
     ByPlanner,
-    /// The keyword or the other filters, whichever has fewer hits.
-    CheaperSide,
+    /// The keyword or the other filters, whichever has fewer hits. Each database needs a statement of its own.
+    CheaperSide(Dialect),
     /// The planner decides; documents are scanned for the keyword, because the index does not cover them.
     ScanDocuments,
 }
@@ -43,90 +43,106 @@ pub(super) fn keyword_with_other_filters(filter: &SubmissionFilter) -> Option<&K
     filter.search.as_ref().filter(|_| filter.narrows_by_more_than_a_keyword())
 }
 
-/// Adds the query whether a keyword is rare.
-pub(super) fn write_is_rare(sql: &mut Sql, keyword: &Keyword) {
-    sql.push("SELECT count(*) <= ").bind(RARE_HITS).push(" FROM (");
-    write_hits(sql, keyword);
-    sql.push(" LIMIT ").bind(RARE_HITS + 1).push(") AS hits");
+/// Whether a keyword is rare.
+pub(super) fn select_is_rare(keyword: &Keyword) -> Sql {
+    sql!(
+        "SELECT count(*) <= {rare} FROM ({+hits} LIMIT {limit}) AS hits",
+        rare = RARE_HITS,
+        hits = hits(keyword),
+        limit = RARE_HITS + 1,
+    )
 }
 
-/// Adds the common table expression `matched (id, at)` and those that it needs.
-pub(super) fn write(sql: &mut Sql, resolved: &ResolvedFilter<'_>, plan: SearchPlan) {
-    match (plan, &resolved.filter.search) {
-        (SearchPlan::CheaperSide, Some(keyword)) => match sql.dialect() {
-            Dialect::Postgres => write_on_postgres(sql, resolved, keyword),
-            Dialect::Sqlite => write_on_sqlite(sql, resolved, keyword),
-        },
-        (SearchPlan::ScanDocuments, Some(keyword)) => {
-            sql.push("matched (id, at) AS MATERIALIZED (");
-            write_others(sql, resolved, "");
-            sql.push(" AND s.id IN (SELECT shown_in FROM listed_documents WHERE ");
-            write_in_document(sql, keyword);
-            sql.push("))");
-        }
-        (_, keyword) => {
-            sql.push("matched (id, at) AS MATERIALIZED (");
-            write_others(sql, resolved, "");
-            if let Some(keyword) = keyword {
-                write_keyword(sql, keyword);
-            }
-            sql.push(")");
-        }
-    }
+/// The common table expression `matched (id, at)` and those that it needs.
+pub(super) fn matched(resolved: &ResolvedFilter<'_>, plan: SearchPlan) -> Sql {
+    let of_keyword = match (plan, &resolved.filter.search) {
+        (SearchPlan::CheaperSide(Dialect::Postgres), Some(keyword)) => return matched_on_postgres(resolved, keyword),
+        (SearchPlan::CheaperSide(Dialect::Sqlite), Some(keyword)) => return matched_on_sqlite(resolved, keyword),
+        (SearchPlan::ScanDocuments, Some(keyword)) => Some(sql!(
+            "s.id IN (SELECT shown_in FROM listed_documents WHERE {+is_in_document})",
+            is_in_document = is_in_document(keyword),
+        )),
+        (_, keyword) => keyword.as_ref().map(has_keyword),
+    };
+    sql!(
+        "matched (id, at) AS MATERIALIZED (SELECT s.id, s.{+column} FROM listed_submissions s WHERE {+conditions})",
+        column = column(resolved.filter.sort_by),
+        conditions = all_of(conditions(resolved).into_iter().chain(of_keyword)),
+    )
 }
 
 /// Postgres evaluates a materialized table only as far as it is read, and continues from there. So the same table is
-/// counted and then read.
-fn write_on_postgres(sql: &mut Sql, resolved: &ResolvedFilter<'_>, keyword: &Keyword) {
-    sql.push("hits (id) AS MATERIALIZED (");
-    write_hits(sql, keyword);
-    sql.push("), others (id, at) AS MATERIALIZED (");
-    write_others(sql, resolved, "");
-    sql.push("), few (yes) AS MATERIALIZED (SELECT CASE");
-    for (hits, others) in STEPS {
-        write_step(sql, Branch::LookUp, hits, |sql| _ = sql.push("SELECT 1 FROM hits"));
-        write_step(sql, Branch::Scan, others, |sql| _ = sql.push("SELECT 1 FROM others"));
-    }
-    sql.push(" ELSE false END), matched (id, at) AS MATERIALIZED (");
-    sql.push("SELECT o.id, o.at FROM others o WHERE (SELECT yes FROM few) AND ");
-    write_has_keyword(sql, "o.id", keyword);
-    sql.push(" UNION ALL SELECT * FROM (");
-    write_others(sql, resolved, "");
-    sql.push(" AND s.id IN (")
-        .push(ids_of_hits(Dialect::Postgres))
-        .push(")) AS found WHERE NOT (SELECT yes FROM few))");
+/// counted and then read. OFFSET keeps it from turning EXISTS into a join that first finds all documents with the keyword;
+/// for the union, see [`has_keyword`].
+fn matched_on_postgres(resolved: &ResolvedFilter<'_>, keyword: &Keyword) -> Sql {
+    let steps = STEPS.into_iter().flat_map(|(hits, others)| {
+        [
+            step(Sql::text("SELECT 1 FROM hits"), hits, Branch::LookUp),
+            step(Sql::text("SELECT 1 FROM others"), others, Branch::Scan),
+        ]
+    });
+    sql!(
+        "hits (id) AS MATERIALIZED ({+hits}),
+         others (id, at) AS MATERIALIZED (SELECT s.id, s.{+column} FROM listed_submissions s WHERE {+of_others}),
+         few (yes) AS MATERIALIZED (SELECT CASE {+steps} ELSE false END),
+         matched (id, at) AS MATERIALIZED (
+           SELECT o.id, o.at FROM others o
+           WHERE (SELECT yes FROM few) AND EXISTS (
+             SELECT 1 FROM listed_documents WHERE shown_in = o.id AND {+is_in_document} LIMIT 1 OFFSET 0)
+           UNION ALL
+           SELECT * FROM (
+             SELECT s.id, s.{+column} FROM listed_submissions s
+             WHERE {+conditions} AND s.id IN (SELECT id FROM hits UNION SELECT NULL)) AS found
+           WHERE NOT (SELECT yes FROM few))",
+        hits = hits(keyword),
+        column = column(resolved.filter.sort_by),
+        of_others = all_of(conditions(resolved)),
+        steps = Sql::joined(steps, " "),
+        is_in_document = is_in_document(keyword),
+        conditions = all_of(conditions(resolved)),
+    )
 }
 
 /// SQLite evaluates a materialized table completely, so `hits` is limited to what the first step needs, which is all
 /// hits in most searches. A branch that may not be needed is joined after a one-row table that decides it.
-fn write_on_sqlite(sql: &mut Sql, resolved: &ResolvedFilter<'_>, keyword: &Keyword) {
+fn matched_on_sqlite(resolved: &ResolvedFilter<'_>, keyword: &Keyword) -> Sql {
+    let column = || column(resolved.filter.sort_by);
+    let others = || all_of(conditions(resolved));
     let [(first, _), ..] = STEPS;
-    sql.push("hits (id) AS MATERIALIZED (");
-    write_hits(sql, keyword);
-    sql.push(" LIMIT ").bind(first + 1);
-    sql.push("), whole (yes) AS MATERIALIZED (SELECT count(*) <= ").bind(first);
-    sql.push(" FROM hits), few (yes) AS MATERIALIZED (SELECT CASE");
-    for (hits, others) in STEPS {
-        write_step(sql, Branch::LookUp, hits, |sql| {
-            if hits == first {
-                sql.push("SELECT 1 FROM hits");
-            } else {
-                write_hits(sql, keyword);
-            }
-        });
-        write_step(sql, Branch::Scan, others, |sql| write_others(sql, resolved, ""));
-    }
-    sql.push(" ELSE false END), matched (id, at) AS MATERIALIZED (");
-    write_others(sql, resolved, "few CROSS JOIN ");
-    sql.push(" AND few.yes AND ");
-    write_has_keyword(sql, "s.id", keyword);
-    sql.push(" UNION ALL ");
-    write_others(sql, resolved, "whole CROSS JOIN ");
-    sql.push(" AND whole.yes AND s.id IN (SELECT id FROM hits) UNION ALL ");
-    write_others(sql, resolved, "whole CROSS JOIN few CROSS JOIN ");
-    sql.push(" AND NOT (whole.yes OR few.yes)");
-    write_keyword(sql, keyword);
-    sql.push(")");
+    let steps = STEPS.into_iter().flat_map(|(few_hits, few_others)| {
+        let found = if few_hits == first { Sql::text("SELECT 1 FROM hits") } else { hits(keyword) };
+        let left = sql!(
+            "SELECT s.id, s.{+column} FROM listed_submissions s WHERE {+conditions}",
+            column = column(),
+            conditions = others(),
+        );
+        [step(found, few_hits, Branch::LookUp), step(left, few_others, Branch::Scan)]
+    });
+    sql!(
+        "hits (id) AS MATERIALIZED ({+hits} LIMIT {limit}),
+         whole (yes) AS MATERIALIZED (SELECT count(*) <= {first} FROM hits),
+         few (yes) AS MATERIALIZED (SELECT CASE {+steps} ELSE false END),
+         matched (id, at) AS MATERIALIZED (
+           SELECT s.id, s.{+column} FROM few CROSS JOIN listed_submissions s
+           WHERE {+scanned} AND few.yes AND EXISTS (
+             SELECT 1 FROM listed_documents WHERE shown_in = s.id AND {+is_in_document} LIMIT 1 OFFSET 0)
+           UNION ALL
+           SELECT s.id, s.{+column} FROM whole CROSS JOIN listed_submissions s
+           WHERE {+looked_up} AND whole.yes AND s.id IN (SELECT id FROM hits)
+           UNION ALL
+           SELECT s.id, s.{+column} FROM whole CROSS JOIN few CROSS JOIN listed_submissions s
+           WHERE {+looked_up_beyond} AND NOT (whole.yes OR few.yes) AND {+has_keyword})",
+        hits = hits(keyword),
+        limit = first + 1,
+        first,
+        steps = Sql::joined(steps, " "),
+        column = column(),
+        scanned = others(),
+        is_in_document = is_in_document(keyword),
+        looked_up = others(),
+        looked_up_beyond = others(),
+        has_keyword = has_keyword(keyword),
+    )
 }
 
 /// What a search does if one side is small.
@@ -138,31 +154,17 @@ enum Branch {
     Scan,
 }
 
-/// Adds a branch that is taken if a side has at most `few` rows.
-fn write_step(sql: &mut Sql, branch: Branch, few: i64, write_side: impl FnOnce(&mut Sql)) {
-    sql.push(" WHEN (SELECT count(*) <= ").bind(few).push(" FROM (");
-    write_side(sql);
-    sql.push(" LIMIT ").bind(few + 1).push(") AS first) THEN ");
-    sql.push(match branch {
+/// A branch that is taken if a side has at most `few` rows.
+fn step(side: Sql, few: i64, branch: Branch) -> Sql {
+    let branch = match branch {
         Branch::LookUp => "false",
         Branch::Scan => "true",
-    });
-}
-
-/// Adds the query of what all filters except the keyword leave, joined after the one-row tables in `behind`.
-fn write_others(sql: &mut Sql, resolved: &ResolvedFilter<'_>, behind: &'static str) {
-    sql.push("SELECT s.id, s.")
-        .push(column(resolved.filter.sort_by))
-        .push(" FROM ")
-        .push(behind)
-        .push("listed_submissions s WHERE ");
-    write_conditions(sql, resolved);
-}
-
-/// Adds the condition that the document of a submission, or of a graduated child, contains a keyword.
-fn write_has_keyword(sql: &mut Sql, id: &'static str, keyword: &Keyword) {
-    sql.push("EXISTS (SELECT 1 FROM listed_documents WHERE shown_in = ").push(id).push(" AND ");
-    write_in_document(sql, keyword);
-    // OFFSET keeps Postgres from turning this into a join that first finds all documents with the keyword.
-    sql.push(" LIMIT 1 OFFSET 0)");
+    };
+    sql!(
+        "WHEN (SELECT count(*) <= {few} FROM ({+side} LIMIT {limit}) AS first) THEN {+branch}",
+        few,
+        side,
+        limit = few + 1,
+        branch = Sql::text(branch),
+    )
 }

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeSet;
 
+use super::conditions::{all_of, has_status};
 use super::covered_forms::{CoveredForms, ResolvedFilter};
 use super::{column, order_by_position};
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
-use crate::store::statement::PageScan;
+use crate::store::statement::{PageScan, Sql, sql};
 
 /// How many forms are read from their own indexes without scanning first.
 ///
@@ -42,14 +43,17 @@ pub(super) async fn find_page(
     if scan.offset.saturating_add(scan.length) > SCANNED {
         return Ok(None);
     }
-    let mut sql = reader.sql();
-    sql.push("SELECT id, form_id FROM (SELECT s.id, s.form_id, s.status, s.").push(column(filter.sort_by));
-    sql.push(" AS at FROM listed_submissions s").push(order_by_position(scan.direction));
-    sql.limit(&PageScan { offset: 0, length: SCANNED, ..*scan }).push(") AS s");
-    if !filter.statuses.is_empty() {
-        sql.push(" WHERE status").in_texts(filter.statuses.iter().map(|status| status.as_str()));
-    }
-    sql.push(order_by_position(scan.direction));
+    let sql = sql!(
+        "SELECT id, form_id
+         FROM (SELECT s.id, s.form_id, s.status, s.{+column} AS at FROM listed_submissions s
+               {+order_of_page}{page first}) AS s
+         WHERE {+has_status}
+         {+order_of_page}",
+        column = column(filter.sort_by),
+        order_of_page = order_by_position(scan.direction),
+        first = PageScan { offset: 0, length: SCANNED, ..*scan },
+        has_status = all_of(has_status(Sql::text("status"), &filter.statuses)),
+    );
     let rows = reader.fetch_all(sql).await?;
     let scanned: Vec<(i64, i64)> =
         rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, sqlx::Error>>()?;

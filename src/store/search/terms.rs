@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use crate::store::filter::Term;
-use crate::store::statement::{Dialect, Sql, answer_digest};
+use crate::store::statement::{Sql, answer_digest, sql};
 
 /// How many terms get a condition of their own.
 ///
@@ -18,16 +18,16 @@ use crate::store::statement::{Dialect, Sql, answer_digest};
 /// long on SQLite.
 const MAX_SEPARATE: usize = 2;
 
-/// Adds the condition that a submission `s` has an answer of every term.
-pub(super) fn write_terms(sql: &mut Sql, terms: &[Term]) {
+/// The conditions that a submission `s` has an answer of every term.
+pub(super) fn conditions_of_terms(terms: &[Term]) -> Vec<Sql> {
     // Two keys can name the same element, so two terms can be equal.
     let wanted: BTreeSet<Vec<i64>> = terms.iter().map(digests).collect();
     if wanted.len() > MAX_SEPARATE {
-        return write_division(sql, &wanted);
+        return vec![division(&wanted)];
     }
-    for digests in wanted {
-        sql.push(" AND s.id IN (SELECT shown_in FROM listed_terms WHERE term").in_ids(&digests).push(")");
-    }
+    let of_one =
+        |digests: Vec<i64>| sql!("s.id IN (SELECT shown_in FROM listed_terms WHERE term {in digests})", digests);
+    wanted.into_iter().map(of_one).collect()
 }
 
 /// The digests of a term's answers, in order.
@@ -37,25 +37,23 @@ fn digests(term: &Term) -> Vec<i64> {
     digests.into_iter().collect()
 }
 
-/// Adds a relational division. Terms are numbered, because two of them can share answers.
-fn write_division(sql: &mut Sql, terms: &BTreeSet<Vec<i64>>) {
+/// A relational division. Terms are numbered, because two of them can share answers.
+fn division(terms: &BTreeSet<Vec<i64>>) -> Sql {
     let wanted: Vec<(i64, i64)> = (0_i64..)
         .zip(terms)
         .flat_map(|(number, digests)| digests.iter().map(move |digest| (number, *digest)))
         .collect();
-    sql.push(" AND s.id IN (SELECT t.shown_in FROM ");
-    match sql.dialect() {
-        Dialect::Postgres => {
-            sql.push("unnest(").bind(wanted.iter().map(|(number, _)| *number).collect::<Vec<_>>());
-            sql.push(", ").bind(wanted.iter().map(|(_, digest)| *digest).collect::<Vec<_>>());
-            sql.push(") AS w (number, term)");
-        }
-        Dialect::Sqlite => {
-            let rows = serde_json::to_string(&wanted).expect("numbers are JSON");
-            sql.push_rows(rows, &[("number", "bigint"), ("term", "bigint")]).push(" AS w");
-        }
-    }
     // CROSS JOIN keeps SQLite from scanning all stored terms for each wanted one. Postgres may reorder it.
-    sql.push(" CROSS JOIN listed_terms t WHERE t.term = w.term GROUP BY t.shown_in HAVING count(DISTINCT w.number) = ");
-    sql.bind(i64::try_from(terms.len()).expect("a body holds fewer terms")).push(")");
+    sql!(
+        "s.id IN (
+           SELECT t.shown_in
+           FROM {pg: unnest({numbers}, {digests}) AS w (number, term)
+                | lite: {rows wanted: number bigint, term bigint} AS w}
+             CROSS JOIN listed_terms t
+           WHERE t.term = w.term GROUP BY t.shown_in HAVING count(DISTINCT w.number) = {count})",
+        numbers = wanted.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
+        digests = wanted.iter().map(|(_, digest)| *digest).collect::<Vec<_>>(),
+        wanted = serde_json::to_string(&wanted).expect("numbers are JSON"),
+        count = i64::try_from(terms.len()).expect("a body holds fewer terms"),
+    )
 }

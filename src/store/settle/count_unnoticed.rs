@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use super::reading::{batches, wanted};
 use crate::store::engine::PooledConnection;
+use crate::store::statement::sql;
 use crate::store::{Store, StoreError};
 
 /// How many submissions are compared as of one instant.
@@ -52,10 +53,13 @@ impl Store {
 
 /// The next entries of the log by the id of the submission, and their digests.
 async fn known_after(reader: &mut PooledConnection, last: i64) -> Result<Vec<(i64, i64, i64)>, StoreError> {
-    let mut sql = reader.sql();
-    sql.push("SELECT submission_id, shown, matched FROM submission_changes WHERE NOT deleted AND shown IS NOT NULL ");
-    sql.push("AND matched IS NOT NULL AND submission_id > ").bind(last).push(" ORDER BY submission_id LIMIT ");
-    sql.bind(BATCH);
+    let sql = sql!(
+        "SELECT submission_id, shown, matched FROM submission_changes
+         WHERE NOT deleted AND shown IS NOT NULL AND matched IS NOT NULL AND submission_id > {last}
+         ORDER BY submission_id LIMIT {batch}",
+        last,
+        batch = BATCH,
+    );
     let rows = reader.fetch_all(sql).await?;
     Ok(rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).collect::<Result<_, sqlx::Error>>()?)
 }
@@ -66,10 +70,11 @@ async fn noted_among(reader: &mut PooledConnection, submissions: &HashSet<i64>) 
         return Ok(0);
     }
     let ids: Vec<i64> = submissions.iter().copied().collect();
-    let mut sql = reader.sql();
-    sql.push("SELECT CASE WHEN EXISTS (SELECT 1 FROM intake WHERE submission_id IS NULL) ");
-    sql.push("THEN NULL ELSE (SELECT count(DISTINCT submission_id) FROM intake WHERE submission_id");
-    sql.in_ids(&ids).push(") END");
+    let sql = sql!(
+        "SELECT CASE WHEN EXISTS (SELECT 1 FROM intake WHERE submission_id IS NULL) THEN NULL
+           ELSE (SELECT count(DISTINCT submission_id) FROM intake WHERE submission_id {in ids}) END",
+        ids = &ids,
+    );
     let noted: Option<i64> = reader.fetch_one(sql).await?.get(0)?;
     Ok(noted.map_or(ids.len(), |noted| usize::try_from(noted).unwrap_or(ids.len())))
 }

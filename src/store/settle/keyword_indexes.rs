@@ -6,7 +6,7 @@
 
 use crate::store::StoreError;
 use crate::store::engine::{PooledConnection, Transaction};
-use crate::store::statement::{Dialect, length_is};
+use crate::store::statement::{Dialect, Sql, length_is};
 
 /// The indexes stay if there are documents, or if the table is locked or owned by another role.
 const DROP_IF_EMPTY: &str = "DO $$
@@ -26,8 +26,8 @@ BEGIN
 END
 $$";
 
-/// Whether there are indexes that serve the searches, whatever their names: `has_pairs` and `has_trigrams`. The trigram index leaves out long documents; one that was created before it did has them too, and serves the same
-/// searches.
+/// Whether there are indexes that serve the searches, whatever their names: `has_pairs` and `has_trigrams`. The trigram
+/// index leaves out long documents; one that was created before it did has them too, and serves the same searches.
 macro_rules! found {
     () => {
         "SELECT coalesce(bool_or(definition LIKE '% USING gin (%formgate_pairs(document))%'), false) AS has_pairs, \
@@ -97,8 +97,7 @@ pub(in crate::store) struct KeywordIndexes {
 
 /// Which indexes a database on Postgres has.
 pub(in crate::store) async fn find(reader: &mut PooledConnection) -> Result<KeywordIndexes, StoreError> {
-    let mut sql = reader.sql();
-    sql.push(concat!(
+    let sql = Sql::text(concat!(
         "SELECT has_pairs, has_trigrams, EXISTS (SELECT FROM pg_extension \
             WHERE extname = 'pg_trgm' AND has_schema_privilege(extnamespace, 'USAGE')) FROM (",
         found!(),
@@ -110,9 +109,7 @@ pub(in crate::store) async fn find(reader: &mut PooledConnection) -> Result<Keyw
 
 async fn run(transaction: &mut Transaction, statement: &'static str) -> Result<(), StoreError> {
     if transaction.dialect() == Dialect::Postgres {
-        let mut sql = transaction.sql();
-        sql.push(statement);
-        transaction.execute(sql).await?;
+        transaction.execute(Sql::text(statement)).await?;
     }
     Ok(())
 }

@@ -21,9 +21,9 @@ use super::intake::NotedAt;
 use super::reading::ContentById;
 use super::release::{self, Taken};
 use crate::store::StoreError;
-use crate::store::changes::{NEW_EPOCH, stamp};
+use crate::store::changes::{new_epoch, stamp};
 use crate::store::engine::Transaction;
-use crate::store::statement::{JsonRows, JsonTimestamp, Row, TableSpec};
+use crate::store::statement::{JsonRows, JsonTimestamp, Row, TableSpec, sql};
 
 /// After how many times the settle time the changes of a submission are an event although they go on.
 pub(in crate::store) const MAX_BURST: u32 = 10;
@@ -186,12 +186,13 @@ pub(super) struct Numbering {
 impl Numbering {
     /// The transaction must be the only one to settle.
     pub(super) async fn begin(transaction: &mut Transaction, events: Events) -> Result<Self, StoreError> {
-        let mut sql = transaction.sql();
-        // A dump that is restored while triggers are disabled brings rows with later numbers.
-        sql.push("SELECT ").push_either("greatest", "max");
-        sql.push("(last_seq, coalesce((SELECT max(seq) FROM submission_changes), 0)), released_seq");
-        // The rows of a dump are dropped, and ours are not.
-        sql.push_either(", set_config('formgate.numbers', 'on', true)", "").push(" FROM change_state");
+        // A dump that is restored while triggers are disabled brings rows with later numbers. The setting: the rows of a
+        // dump are dropped, and ours are not.
+        let sql = sql!(
+            "SELECT {pg: greatest | lite: max}(last_seq, coalesce((SELECT max(seq) FROM submission_changes), 0)),
+               released_seq{pg: , set_config('formgate.numbers', 'on', true)}
+             FROM change_state",
+        );
         let rows = transaction.fetch_all(sql).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let last = row.get(0)?;
@@ -211,13 +212,9 @@ impl Numbering {
 
     /// Begins the log again: every submission is gone at once.
     pub(super) async fn begin_again(&mut self, transaction: &mut Transaction) -> Result<(), StoreError> {
-        for table in ["DELETE FROM submission_changes", "DELETE FROM submission_moves"] {
-            let mut sql = transaction.sql();
-            sql.push(table);
-            transaction.execute(sql).await?;
-        }
-        let mut sql = transaction.sql();
-        sql.push("UPDATE change_state SET forgotten_seq = 0, epoch = ").push_each(NEW_EPOCH);
+        transaction.execute(sql!("DELETE FROM submission_changes {scans: deletes all}")).await?;
+        transaction.execute(sql!("DELETE FROM submission_moves {scans: deletes all}")).await?;
+        let sql = sql!("UPDATE change_state SET forgotten_seq = 0, epoch = {+epoch}", epoch = new_epoch());
         transaction.execute(sql).await?;
         Ok(())
     }
@@ -225,9 +222,11 @@ impl Numbering {
     /// Writes the last number, and releases the events that are due.
     pub(super) async fn end(self, transaction: &mut Transaction, taken: Taken) -> Result<(), StoreError> {
         let settle = transaction.settle_time();
-        let mut sql = transaction.sql();
-        sql.push("UPDATE change_state SET last_seq = ").bind(self.last).push(", released_seq = ");
-        release::write_released(&mut sql, taken, settle, self.released, self.last);
+        let sql = sql!(
+            "UPDATE change_state SET last_seq = {last}, released_seq = {+released}",
+            last = self.last,
+            released = release::released(taken, settle, self.released, self.last),
+        );
         transaction.execute(sql).await?;
         if self.last > self.before {
             stamp(transaction, self.last).await?;
@@ -396,10 +395,11 @@ async fn read(transaction: &mut Transaction, ids: &[i64]) -> Result<BTreeMap<i64
     if ids.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let mut sql = transaction.sql();
-    sql.push("SELECT ");
-    CHANGES.push_column_names(&mut sql);
-    sql.push(" FROM submission_changes WHERE submission_id").in_ids(ids);
+    let sql = sql!(
+        "SELECT {+columns} FROM submission_changes WHERE submission_id {in ids}",
+        columns = CHANGES.column_names(),
+        ids,
+    );
     let rows = transaction.fetch_all(sql).await?;
     Ok(rows.iter().map(|row| Ok((row.get(0)?, Entry::read(row)?))).collect::<Result<_, sqlx::Error>>()?)
 }

@@ -11,7 +11,7 @@ use super::reading::{self, DerivedById};
 use super::writing::{DOCUMENTS, SUBMISSIONS, TERMS};
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
-use crate::store::statement::{JsonRows, JsonTimestamp, Sql};
+use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Sql, TableSpec, sql};
 
 /// The most submissions of an overlay.
 ///
@@ -40,9 +40,8 @@ impl Overlay {
         Ok(Self { ids, derived })
     }
 
-    /// Adds a statement that reads the tables as they would be if they were settled.
-    pub(in crate::store) fn write(&self, sql: &mut Sql, write_statement: impl FnOnce(&mut Sql)) {
-        let dialect = sql.dialect();
+    /// A statement that reads the tables as they would be if they were settled.
+    pub(in crate::store) fn statement(&self, dialect: Dialect, statement: Sql) -> Sql {
         let (mut submissions, mut documents, mut terms) = (JsonRows::new(), JsonRows::new(), JsonRows::new());
         for (id, Derived { listed, document, terms: digests, .. }) in &self.derived {
             if let Some(listed) = listed {
@@ -55,22 +54,27 @@ impl Overlay {
             }
             digests.iter().for_each(|(shown_in, term)| terms.push(&(id, shown_in, term)));
         }
-        for (at, (table, rows)) in
-            [(SUBMISSIONS, submissions), (DOCUMENTS, documents), (TERMS, terms)].into_iter().enumerate()
-        {
-            sql.push(if at == 0 { "WITH " } else { ", " }).push(table.name).push(" AS (SELECT ");
-            table.push_column_names(sql);
-            // Inside the expression, Postgres resolves the name to the real table. SQLite needs the schema.
-            sql.push(" FROM ").push_either("", "main.").push(table.name).push(" WHERE ").push(table.columns[0].0);
-            sql.not_in_ids(&self.ids);
-            sql.push(" UNION ALL SELECT ");
-            table.push_column_names(sql);
-            sql.push(" FROM ");
-            table.push_batch(sql, &rows);
-            sql.push(")");
-        }
-        sql.push(" SELECT * FROM (");
-        write_statement(sql);
-        sql.push(") AS overlaid");
+        let tables = [(SUBMISSIONS, submissions), (DOCUMENTS, documents), (TERMS, terms)];
+        sql!(
+            "WITH {+tables} SELECT * FROM ({+statement}) AS overlaid",
+            tables = Sql::joined(tables.iter().map(|(table, rows)| self.table(table, rows)), ", "),
+            statement,
+        )
+    }
+
+    /// A table expression. Inside it, Postgres resolves the name to the real table; SQLite needs the schema.
+    fn table(&self, table: &TableSpec, rows: &JsonRows) -> Sql {
+        let [name, id] = [table.name, table.columns[0].0].map(Sql::text);
+        sql!(
+            "{+name} AS (
+               SELECT {+columns} FROM {lite: main.}{+name} WHERE {+id} {not in ids}
+               UNION ALL SELECT {+derived} FROM {+batch})",
+            name,
+            columns = table.column_names(),
+            id,
+            ids = &self.ids,
+            derived = table.column_names(),
+            batch = table.batch(rows),
+        )
     }
 }

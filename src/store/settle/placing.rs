@@ -12,7 +12,7 @@ use super::numbering::{Events, Numbering};
 use super::release::Taken;
 use crate::store::StoreError;
 use crate::store::engine::{Database, Transaction};
-use crate::store::statement::{JsonRows, TableSpec};
+use crate::store::statement::{JsonRows, Sql, TableSpec, sql};
 
 const PLACEMENTS: TableSpec = TableSpec {
     name: "form_placements",
@@ -38,21 +38,20 @@ impl Numbering {
             Placed::These(forms) => forms.iter().copied().collect(),
             Placed::All => Vec::new(),
         };
-        let mut sql = transaction.sql();
-        sql.push("SELECT id, parent_id FROM forms");
-        if let Placed::These(_) = forms {
-            sql.push(" WHERE id").in_ids(&ids);
-        }
+        let is_wanted = |form: &'static str| match forms {
+            Placed::These(_) => sql!("{+form} {in ids}", form = Sql::text(form), ids = &ids),
+            Placed::All => sql!("TRUE {scans: any form may have been moved}"),
+        };
+        let sql = sql!("SELECT id, parent_id FROM forms WHERE {+is_wanted}", is_wanted = is_wanted("id"));
         let mut now: HashMap<i64, Option<i64>> = HashMap::new();
         for row in transaction.fetch_all(sql).await? {
             now.insert(row.get(0)?, row.get(1)?);
         }
-        let mut sql = transaction.sql();
-        sql.push("SELECT form_id, parent_id, deleted FROM form_placements p WHERE seq = ");
-        sql.push("(SELECT max(seq) FROM form_placements n WHERE n.form_id = p.form_id)");
-        if let Placed::These(_) = forms {
-            sql.push(" AND form_id").in_ids(&ids);
-        }
+        let sql = sql!(
+            "SELECT form_id, parent_id, deleted FROM form_placements p
+             WHERE seq = (SELECT max(seq) FROM form_placements n WHERE n.form_id = p.form_id) AND {+is_wanted}",
+            is_wanted = is_wanted("form_id"),
+        );
         let mut before: HashMap<i64, Place> = HashMap::new();
         for row in transaction.fetch_all(sql).await? {
             let place = if row.get(2)? { None } else { Some(row.get(1)?) };
@@ -79,9 +78,7 @@ impl Numbering {
 
 /// Notes that any form may have been moved.
 pub(super) async fn note_forms(transaction: &mut Transaction) -> Result<(), StoreError> {
-    let mut sql = transaction.sql();
-    sql.push("INSERT INTO form_notes (form_id) VALUES (NULL)");
-    transaction.execute(sql).await?;
+    transaction.execute(sql!("INSERT INTO form_notes (form_id) VALUES (NULL)")).await?;
     Ok(())
 }
 
@@ -89,9 +86,7 @@ pub(super) async fn note_forms(transaction: &mut Transaction) -> Result<(), Stor
 pub(in crate::store) async fn place_noted(database: &Database) -> Result<(), StoreError> {
     let mut transaction = Settler::begin_for_a_request(database).await?;
     let mut numbering = Numbering::begin(&mut transaction, Events::Sent).await?;
-    let mut sql = transaction.sql();
-    sql.push("DELETE FROM form_notes RETURNING form_id");
-    let rows = transaction.fetch_all(sql).await?;
+    let rows = transaction.fetch_all(sql!("DELETE FROM form_notes RETURNING form_id {scans: takes all}")).await?;
     let noted: BTreeSet<Option<i64>> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
     let forms: BTreeSet<i64> = noted.iter().copied().flatten().collect();
     let placed = if noted.contains(&None) { Placed::All } else { Placed::These(&forms) };

@@ -6,7 +6,7 @@ use super::content::{Content, ContentDigest};
 use super::derived::{Derived, ListedSubmission, SearchDocument};
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
-use crate::store::statement::Row;
+use crate::store::statement::{Row, sql};
 
 /// Derived rows by the submission's id. Nothing is derived from a submission that is missing here.
 pub(super) type DerivedById = HashMap<i64, Derived>;
@@ -26,9 +26,11 @@ const MAX_SUBMISSIONS: usize = 1000;
 
 /// Splits submissions into batches, in the given order.
 pub(super) async fn batches(reader: &mut PooledConnection, ids: &[i64]) -> Result<Vec<Vec<i64>>, StoreError> {
-    let mut sql = reader.sql();
-    sql.push("SELECT submission_id, CAST(sum(octet_length(value)) AS bigint) FROM answers WHERE submission_id");
-    sql.in_ids(ids).push(" GROUP BY submission_id");
+    let sql = sql!(
+        "SELECT submission_id, CAST(sum(octet_length(value)) AS bigint) FROM answers
+         WHERE submission_id {in ids} GROUP BY submission_id",
+        ids,
+    );
     let mut bytes: HashMap<i64, i64> = HashMap::with_capacity(ids.len());
     for row in reader.fetch_all(sql).await? {
         bytes.insert(row.get(0)?, row.get(1)?);
@@ -54,13 +56,16 @@ pub(super) async fn wanted(
     let mut all = DerivedById::with_capacity(ids.len());
     let mut digests: HashMap<i64, ContentDigest> = HashMap::with_capacity(ids.len());
     let mut shown_in: HashMap<i64, i64> = HashMap::with_capacity(ids.len());
-    let mut sql = reader.sql();
     // A subquery per row looks up the parent: a join would be planned by statistics, which may be those of empty
     // tables.
-    sql.push("SELECT s.id, CASE WHEN (SELECT f.graduated FROM submissions p JOIN forms f ON f.id = p.form_id ");
-    sql.push("WHERE p.id = s.parent_id) THEN s.parent_id ELSE s.id END, s.form_id, s.status, s.submitter_id, ");
-    sql.push_instant("s.created_at").push(", ").push_instant("s.updated_at");
-    sql.push(" FROM submissions s WHERE NOT s.draft AND s.id").in_ids(ids);
+    let sql = sql!(
+        "SELECT s.id,
+           CASE WHEN (SELECT f.graduated FROM submissions p JOIN forms f ON f.id = p.form_id WHERE p.id = s.parent_id)
+             THEN s.parent_id ELSE s.id END,
+           s.form_id, s.status, s.submitter_id, {instant s.created_at}, {instant s.updated_at}
+         FROM submissions s WHERE NOT s.draft AND s.id {in ids}",
+        ids,
+    );
     for row in reader.fetch_all(sql).await? {
         let (id, shown): (i64, i64) = (row.get(0)?, row.get(1)?);
         shown_in.insert(id, shown);
@@ -76,9 +81,11 @@ pub(super) async fn wanted(
         return Ok((all, ContentById::new()));
     }
 
-    let mut sql = reader.sql();
-    sql.push("SELECT submission_id, element_id, value, CAST(files AS text), ").push_instant("updated_at");
-    sql.push(" FROM answers WHERE submission_id").in_ids(&shown).push(" ORDER BY submission_id, element_id");
+    let sql = sql!(
+        "SELECT submission_id, element_id, value, CAST(files AS text), {instant updated_at} FROM answers
+         WHERE submission_id {in shown} ORDER BY submission_id, element_id",
+        shown = &shown,
+    );
     reader
         .fetch_each(sql, &mut |row| {
             let (id, element): (i64, i64) = (row.get(0)?, row.get(1)?);
@@ -94,19 +101,15 @@ pub(super) async fn wanted(
         .await?;
     all.values_mut().for_each(Derived::end_document);
 
-    let mut sql = reader.sql();
-    for (table, select) in [
-        (
-            "submission_labels",
-            "SELECT submission_id, CAST(CASE WHEN shared THEN 1 ELSE 0 END AS bigint) AS kind, label_id AS key FROM ",
-        ),
-        ("submission_pending", " UNION ALL SELECT submission_id, 2, user_id FROM "),
-        ("submission_participants", " UNION ALL SELECT submission_id, 3, user_id FROM "),
-        ("submission_flow_steps", " UNION ALL SELECT submission_id, 4, flow_step_id FROM "),
-    ] {
-        sql.push(select).push(table).push(" WHERE submission_id").in_ids(&shown);
-    }
-    sql.push(" ORDER BY 1, 2, 3");
+    let sql = sql!(
+        "SELECT submission_id, CAST(CASE WHEN shared THEN 1 ELSE 0 END AS bigint) AS kind, label_id AS key
+         FROM submission_labels WHERE submission_id {in shown}
+         UNION ALL SELECT submission_id, 2, user_id FROM submission_pending WHERE submission_id {in shown}
+         UNION ALL SELECT submission_id, 3, user_id FROM submission_participants WHERE submission_id {in shown}
+         UNION ALL SELECT submission_id, 4, flow_step_id FROM submission_flow_steps WHERE submission_id {in shown}
+         ORDER BY 1, 2, 3",
+        shown,
+    );
     for row in reader.fetch_all(sql).await? {
         let (id, kind, key): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
         if kind <= 1
@@ -124,21 +127,28 @@ pub(super) async fn wanted(
 /// What the search tables have for submissions.
 pub(super) async fn stored(reader: &mut PooledConnection, ids: &[i64]) -> Result<DerivedById, StoreError> {
     let mut all = DerivedById::with_capacity(ids.len());
-    let select = "SELECT id, form_id, status, submitter_id, created_at, updated_at FROM listed_submissions WHERE id";
-    for row in rows(reader, select, ids).await? {
+    let listed_submissions = sql!(
+        "SELECT id, form_id, status, submitter_id, created_at, updated_at FROM listed_submissions WHERE id {in ids}",
+        ids,
+    );
+    for row in reader.fetch_all(listed_submissions).await? {
         all.entry(row.get(0)?).or_default().listed = Some(listed(&row, 1)?);
     }
-    let select = "SELECT submission_id, shown_in, document FROM listed_documents WHERE submission_id";
-    for row in rows(reader, select, ids).await? {
+    let documents =
+        sql!("SELECT submission_id, shown_in, document FROM listed_documents WHERE submission_id {in ids}", ids);
+    for row in reader.fetch_all(documents).await? {
         all.entry(row.get(0)?).or_default().document =
             Some(SearchDocument { shown_in: row.get(1)?, text: row.get(2)? });
     }
-    let select = "SELECT submission_id, shown_in, term FROM listed_terms WHERE submission_id";
-    for row in rows(reader, select, ids).await? {
+    let terms = sql!("SELECT submission_id, shown_in, term FROM listed_terms WHERE submission_id {in ids}", ids);
+    for row in reader.fetch_all(terms).await? {
         all.entry(row.get(0)?).or_default().terms.insert((row.get(1)?, row.get(2)?));
     }
-    let select = "SELECT submission_id, label_id, shared, updated_at FROM listed_by_label WHERE submission_id";
-    for row in rows(reader, select, ids).await? {
+    let labels = sql!(
+        "SELECT submission_id, label_id, shared, updated_at FROM listed_by_label WHERE submission_id {in ids}",
+        ids,
+    );
+    for row in reader.fetch_all(labels).await? {
         all.entry(row.get(0)?).or_default().labels.insert((row.get(1)?, row.get(2)?, row.get(3)?));
     }
     Ok(all)
@@ -152,10 +162,4 @@ fn listed(row: &Row, from: usize) -> Result<ListedSubmission, sqlx::Error> {
         created_at: row.get(from + 3)?,
         updated_at: row.get(from + 4)?,
     })
-}
-
-async fn rows(reader: &mut PooledConnection, select: &'static str, ids: &[i64]) -> Result<Vec<Row>, StoreError> {
-    let mut sql = reader.sql();
-    sql.push(select).in_ids(ids);
-    Ok(reader.fetch_all(sql).await?)
 }

@@ -11,10 +11,7 @@
 use std::time::Duration;
 
 use super::numbering::MAX_BURST;
-use crate::store::statement::Sql;
-
-/// The columns of the change log with the numbers of events.
-const EVENTS: [&str; 3] = ["created_event", "updated_event", "deleted_event"];
+use crate::store::statement::{Sql, sql};
 
 /// Which notes a settler has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,37 +22,51 @@ pub(super) enum Taken {
     Some,
 }
 
-/// Adds a condition on a row of the change log: its event is not due. One that happened later than now is due: the clock was set
+/// A condition on a row of the change log: its event is not due. One that happened later than now is due: the clock was set
 /// back.
-fn write_is_open(sql: &mut Sql, settle: Duration, pause: Duration) {
-    sql.push("(changed_at > ").push_now_minus(pause).push(" AND changed_at <= ").push_now_plus(settle);
-    sql.push(" AND burst_at > ").push_now_minus(settle * MAX_BURST).push(")");
+fn is_open(settle: Duration, pause: Duration) -> Sql {
+    sql!(
+        "(changed_at > {clock - pause} AND changed_at <= {clock + settle} AND burst_at > {clock - burst})",
+        pause,
+        settle,
+        burst = settle * MAX_BURST,
+    )
 }
 
-/// Adds an expression for an UPDATE of `change_state`: up to which number events are released, if they were released up to
-/// `released` and the last number is `last`.
-pub(super) fn write_released(sql: &mut Sql, taken: Taken, settle: Duration, released: i64, last: i64) {
+/// A value for an UPDATE of `change_state`: up to which number events are released, if they were released up to `released`
+/// and the last number is `last`.
+pub(super) fn released(taken: Taken, settle: Duration, released: i64, last: i64) -> Sql {
     let pause = if taken == Taken::All { settle } else { settle * MAX_BURST };
-    sql.push(
-        "CASE WHEN EXISTS (SELECT 1 FROM subscriptions WHERE state IN ('active', 'failing')) THEN coalesce((SELECT ",
-    );
-    sql.push("min(seq) - 1 FROM (");
-    for (at, column) in EVENTS.into_iter().enumerate() {
-        sql.push(if at > 0 { " UNION ALL SELECT min(" } else { "SELECT min(" }).push(column);
-        sql.push(") AS seq FROM submission_changes WHERE ").push(column).push(" > ").bind(released).push(" AND ");
-        write_is_open(sql, settle, pause);
-    }
-    sql.push(") AS not_due), ").bind(last).push(") ELSE released_seq END");
+    sql!(
+        "CASE WHEN EXISTS (SELECT 1 FROM subscriptions WHERE state IN ('active', 'failing'))
+           THEN coalesce(
+             (SELECT min(seq) - 1 FROM (
+                SELECT min(created_event) AS seq FROM submission_changes
+                WHERE created_event > {released} AND {+created_is_open}
+                UNION ALL SELECT min(updated_event) AS seq FROM submission_changes
+                WHERE updated_event > {released} AND {+updated_is_open}
+                UNION ALL SELECT min(deleted_event) AS seq FROM submission_changes
+                WHERE deleted_event > {released} AND {+deleted_is_open}) AS not_due), {last})
+           ELSE released_seq END",
+        released,
+        created_is_open = is_open(settle, pause),
+        updated_is_open = is_open(settle, pause),
+        deleted_is_open = is_open(settle, pause),
+        last,
+    )
 }
 
-/// Adds an expression: whether a settler would release an event, unless one with a lower number is not due.
-pub(in crate::store) fn write_may_release(sql: &mut Sql, settle: Duration) {
-    for (at, column) in EVENTS.into_iter().enumerate() {
-        sql.push(if at > 0 { " OR " } else { "(" });
-        sql.push("EXISTS (SELECT 1 FROM submission_changes, change_state WHERE ").push(column);
-        sql.push(" > released_seq AND NOT ");
-        write_is_open(sql, settle, settle);
-        sql.push(")");
-    }
-    sql.push(")");
+/// A condition: a settler would release an event, unless one with a lower number is not due.
+pub(in crate::store) fn may_release(settle: Duration) -> Sql {
+    sql!(
+        "(EXISTS (SELECT 1 FROM submission_changes, change_state
+                  WHERE created_event > released_seq AND NOT {+created_is_open})
+          OR EXISTS (SELECT 1 FROM submission_changes, change_state
+                     WHERE updated_event > released_seq AND NOT {+updated_is_open})
+          OR EXISTS (SELECT 1 FROM submission_changes, change_state
+                     WHERE deleted_event > released_seq AND NOT {+deleted_is_open}))",
+        created_is_open = is_open(settle, settle),
+        updated_is_open = is_open(settle, settle),
+        deleted_is_open = is_open(settle, settle),
+    )
 }

@@ -9,7 +9,7 @@ use super::release::Taken;
 use super::writing::Differences;
 use super::{begin, counts, create_indexes, derive, intake, settle_all};
 use crate::store::engine::{Database, Transaction};
-use crate::store::statement::{Dialect, UNINDEXED_END};
+use crate::store::statement::{Dialect, UNINDEXED_END, sql};
 use crate::store::{StoreError, totals};
 
 /// How many submissions `reindex` checks in one transaction.
@@ -72,8 +72,11 @@ async fn repair_trigrams(database: &Database) -> Result<(), StoreError> {
 
 /// Empties the documents that are not in the index, which is compared with all documents, and built from them.
 async fn clear_unindexed(transaction: &mut Transaction) -> Result<(), StoreError> {
-    let mut sql = transaction.sql();
-    sql.push("UPDATE listed_documents SET document = '' WHERE substr(document, -2) = ").bind(UNINDEXED_END);
+    let sql = sql!(
+        "UPDATE listed_documents SET document = '' WHERE substr(document, -2) = {end}
+         {scans: runs when everything is compared}",
+        end = UNINDEXED_END,
+    );
     transaction.execute(sql).await?;
     Ok(())
 }

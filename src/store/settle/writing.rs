@@ -8,7 +8,7 @@ use super::derived::{Derived, NOTHING};
 use super::reading::DerivedById;
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, TableSpec, UNINDEXED_END};
+use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, TableSpec, UNINDEXED_END, sql};
 
 /// How many bytes of rows one statement writes. A long answer may have millions of lines, each of which is a row.
 ///
@@ -149,26 +149,33 @@ async fn write_documents(
 ) -> Result<(), StoreError> {
     let has_index = transaction.dialect() == Dialect::Sqlite;
     if has_index && !documents.removed.is_empty() {
-        let mut sql = transaction.sql();
-        sql.push("INSERT INTO listed_trigrams (listed_trigrams, rowid, document) ");
-        sql.push("SELECT 'delete', submission_id, document FROM listed_documents WHERE submission_id");
-        sql.in_ids(&documents.removed).push(" AND substr(document, -2) <> ").bind(UNINDEXED_END);
+        let sql = sql!(
+            "INSERT INTO listed_trigrams (listed_trigrams, rowid, document)
+             SELECT 'delete', submission_id, document FROM listed_documents
+             WHERE submission_id {in ids} AND substr(document, -2) <> {end}",
+            ids = &documents.removed,
+            end = UNINDEXED_END,
+        );
         transaction.execute(sql).await?;
     }
     DOCUMENTS.delete(transaction, &documents.removed).await?;
     for batch in &documents.batches {
         DOCUMENTS.insert(transaction, batch).await?;
         if has_index {
-            let mut sql = transaction.sql();
-            sql.push("INSERT INTO listed_trigrams (rowid, document) SELECT submission_id, document FROM ");
-            DOCUMENTS.push_batch(&mut sql, batch);
+            let sql = sql!(
+                "INSERT INTO listed_trigrams (rowid, document) SELECT submission_id, document FROM {+batch}",
+                batch = DOCUMENTS.batch(batch),
+            );
             transaction.execute(sql).await?;
         }
     }
     for (id, shown_in, text) in long_documents {
-        let mut sql = transaction.sql();
-        sql.push("INSERT INTO listed_documents (submission_id, shown_in, document) VALUES (").bind(*id).push(", ");
-        sql.bind(*shown_in).push(", ").bind(*text).push(")");
+        let sql = sql!(
+            "INSERT INTO listed_documents (submission_id, shown_in, document) VALUES ({id}, {shown_in}, {text})",
+            id = *id,
+            shown_in = *shown_in,
+            text = *text,
+        );
         transaction.execute(sql).await?;
     }
     Ok(())

@@ -11,53 +11,11 @@ use serde::{Deserialize, Deserializer};
 use sqlx::{Row as _, ValueRef as _};
 
 use super::row::{Row, sqlite_text};
-use super::sql::{Dialect, Sql};
 
 /// A record of a list.
 pub(in crate::store) trait ListRecord<'r>: Deserialize<'r> {
     /// Reads the fields in the order in which the statement selects them.
     fn take(fields: &mut Fields<'r>) -> Result<Self, MalformedRecord>;
-}
-
-impl Sql {
-    /// Adds a query of a list of records, up to `FROM`, which the caller adds. The list has the order of the table
-    /// that it reads, and is NULL or empty if that is empty.
-    pub(in crate::store) fn push_records(&mut self, fields: &[&'static str]) -> &mut Self {
-        self.push_either("SELECT ROW (", "SELECT json_group_array(json_array(");
-        for (at, field) in fields.iter().enumerate() {
-            self.push(if at == 0 { "" } else { ", " });
-            self.push_either("array_agg(", "").push(field).push_either(")", "");
-        }
-        self.push_either(")", "))")
-    }
-}
-
-/// The longest text of a bounded list on SQLite, in bytes: it builds the whole list before it can measure it.
-///
-/// Larger: the list takes more memory before it is left out. Smaller: more lists with one long text are read again.
-const MAX_TEXT: &str = "262144";
-
-impl Sql {
-    /// Adds a query of a list of records like [`Self::push_records`], which is NULL if its second and third field have
-    /// more than `max_bytes` bytes in all. On SQLite, the second field may be NULL instead.
-    pub(in crate::store) fn push_records_within(
-        &mut self,
-        max_bytes: &'static str,
-        fields: &[&'static str; 4],
-    ) -> &mut Self {
-        let [first, second, third, fourth] = *fields;
-        self.push("SELECT CASE WHEN coalesce(sum(octet_length(")
-            .push(second)
-            .push(")), 0) + coalesce(sum(octet_length(");
-        self.push(third).push(")), 0) <= ").push(max_bytes).push(" THEN ");
-        self.push_either("ROW (array_agg(", "json_group_array(json_array(").push(first);
-        self.push_either("), array_agg(", ", CASE WHEN octet_length(").push(second);
-        if self.dialect() == Dialect::Sqlite {
-            self.push(") <= ").push(MAX_TEXT).push(" THEN ").push(second).push(" END");
-        }
-        self.push_either("), array_agg(", ", ").push(third).push_either("), array_agg(", ", ").push(fourth);
-        self.push_either("))", "))").push(" END")
-    }
 }
 
 impl Row {

@@ -11,6 +11,9 @@ use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, TypeInfo, ValueRef};
 
+/// Receives each row of a result. An error ends the statement.
+pub(in crate::store) type RowHandler<'e> = dyn FnMut(Row) -> Result<(), sqlx::Error> + Send + 'e;
+
 /// One row of a result.
 #[derive(Debug)]
 pub(crate) enum Row {

@@ -1,11 +1,14 @@
 //! Batches of rows as one bound value, and the tables for which they are.
 //!
 //! Binding a batch of any size as one value keeps the text of the statement, and so its plan, the same.
+//!
+//! These tables are data, so their statements are composed of constant texts here and in `engine/bulk.rs`; all others are
+//! whole.
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::sql::{Dialect, Sql};
+use super::sql::{Dialect, Sql, sql};
 
 /// A table and its written columns: names and Postgres types. The first `key` columns are the key.
 pub(in crate::store) struct TableSpec {
@@ -49,7 +52,7 @@ impl JsonRows {
     }
 }
 
-/// A timestamp in the form that [`Sql::push_rows`] needs: text for Postgres, microseconds for SQLite.
+/// A timestamp in the form that `{rows …}` needs: text for Postgres, microseconds for SQLite.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(in crate::store) enum JsonTimestamp {
@@ -67,20 +70,22 @@ impl JsonTimestamp {
 }
 
 impl TableSpec {
-    /// Adds the rows as a table named `batch`.
-    pub(in crate::store) fn push_batch(&self, sql: &mut Sql, rows: &JsonRows) {
-        sql.push_rows(rows.text(), self.columns).push(" AS batch");
+    /// The rows as a table named `batch`.
+    pub(in crate::store) fn batch(&self, rows: &JsonRows) -> Sql {
+        sql!("{+rows} AS batch", rows = Sql::rows(rows.text(), self.columns))
     }
 
-    /// Adds the names of all columns.
-    pub(in crate::store) fn push_column_names(&self, sql: &mut Sql) {
-        push_column_names(sql, self.columns);
+    /// The names of all columns, separated by commas.
+    pub(in crate::store) fn column_names(&self) -> Sql {
+        names(self.columns)
+    }
+
+    /// The names of the columns of the key, separated by commas.
+    pub(in crate::store) fn key_names(&self) -> Sql {
+        names(&self.columns[..self.key])
     }
 }
 
-/// Adds the names of columns, separated by commas.
-pub(in crate::store) fn push_column_names(sql: &mut Sql, columns: &[(&'static str, &'static str)]) {
-    for (at, (name, _)) in columns.iter().enumerate() {
-        sql.push(if at == 0 { "" } else { ", " }).push(name);
-    }
+fn names(columns: &[(&'static str, &'static str)]) -> Sql {
+    Sql::joined(columns.iter().map(|(name, _)| Sql::text(name)), ", ")
 }

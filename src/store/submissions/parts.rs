@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Answer, Field, ID, StoredAnswer, UPDATED_AT, answer_of, write_member_columns, write_shown};
-use crate::store::statement::Row;
+use super::{Answer, Field, FormFields, ID, StoredAnswer, UPDATED_AT, answer_of, columns, shown};
+use crate::store::statement::{Row, sql};
 use crate::store::{Store, StoreError};
 
 /// How many bytes of answers a part has at most, unless it is a single answer.
@@ -135,10 +135,10 @@ impl SubmissionReader {
     async fn begin_next(&mut self) -> Result<Option<SubmissionPart>, StoreError> {
         while let Some(id) = self.ids.pop_front() {
             let mut reader = self.store.database.reader().await?;
-            let mut sql = reader.sql();
-            sql.push("SELECT m.id, m.form_id, m.status, m.created_at, m.updated_at FROM (");
-            write_shown(&mut sql, &|sql| _ = sql.push(" = ").bind(id));
-            sql.push(") AS m");
+            let sql = sql!(
+                "SELECT m.id, m.form_id, m.status, m.created_at, m.updated_at FROM ({+shown}) AS m",
+                shown = shown(sql!("= {id}", id)),
+            );
             let Some(row) = reader.fetch_optional(sql).await? else { continue };
             let updated_at = row.get(4)?;
             let answers = MemberAnswers::Unknown;
@@ -152,15 +152,20 @@ impl SubmissionReader {
 
     async fn read_children(&mut self, parent: &mut Parent) -> Result<(), StoreError> {
         let mut reader = self.store.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ");
-        write_member_columns(&mut sql, None, CHILD_BYTES);
-        sql.push(" FROM (SELECT c.id, p.id AS child_of, c.form_id, c.status, ").push_instant("c.created_at");
-        sql.push(" AS created_at, ").push_instant("c.updated_at").push(" AS updated_at ");
-        sql.push("FROM submissions p JOIN forms f ON f.id = p.form_id CROSS JOIN submissions c ");
-        sql.push("WHERE f.graduated AND c.parent_id = p.id AND NOT c.draft AND p.id = ").bind(parent.id);
-        sql.push(" AND c.id > ").bind(parent.last_child).push(" ORDER BY c.id LIMIT ").bind(CHILDREN_AT_ONCE);
-        sql.push(") AS m ORDER BY m.id");
+        let sql = sql!(
+            "SELECT {+columns}
+             FROM (
+               SELECT c.id, p.id AS child_of, c.form_id, c.status, {instant c.created_at} AS created_at,
+                 {instant c.updated_at} AS updated_at
+               FROM submissions p JOIN forms f ON f.id = p.form_id CROSS JOIN submissions c
+               WHERE f.graduated AND c.parent_id = p.id AND NOT c.draft AND p.id = {parent} AND c.id > {last_child}
+               ORDER BY c.id LIMIT {limit}) AS m
+             ORDER BY m.id",
+            columns = columns(FormFields::Unread, CHILD_BYTES),
+            parent = parent.id,
+            last_child = parent.last_child,
+            limit = CHILDREN_AT_ONCE,
+        );
         for row in reader.fetch_all(sql).await? {
             let (id, answers) = (row.get(ID)?, all_answers(&row)?);
             parent.last_child = id;
@@ -177,8 +182,7 @@ impl SubmissionReader {
             return Ok(Arc::clone(fields));
         }
         let mut reader = self.store.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT id, gid, name, type FROM elements WHERE form_id = ").bind(form).push(" ORDER BY position, id");
+        let sql = sql!("SELECT id, gid, name, type FROM elements WHERE form_id = {form} ORDER BY position, id", form);
         let mut fields = Vec::new();
         for row in reader.fetch_all(sql).await? {
             let text = |column| row.get::<String>(column).map(Into::into);
@@ -227,11 +231,11 @@ impl SubmissionReader {
     /// How many bytes each answer of a submission has.
     async fn measure(&self, id: i64) -> Result<HashMap<i64, i64>, StoreError> {
         let mut reader = self.store.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push(
-            "SELECT element_id, CAST(octet_length(value) + coalesce(octet_length(CAST(files AS text)), 0) AS bigint)",
+        let sql = sql!(
+            "SELECT element_id, CAST(octet_length(value) + coalesce(octet_length(CAST(files AS text)), 0) AS bigint)
+             FROM answers WHERE submission_id = {id}",
+            id,
         );
-        sql.push(" FROM answers WHERE submission_id = ").bind(id);
         let rows = reader.fetch_all(sql).await?;
         Ok(rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, sqlx::Error>>()?)
     }
@@ -245,12 +249,12 @@ impl SubmissionReader {
             return Ok(HashMap::new());
         }
         let mut reader = self.store.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT element_id, value, CAST(files AS text), ").push_instant("updated_at");
-        sql.push(" AS updated_at FROM answers WHERE submission_id = ")
-            .bind(id)
-            .push(" AND element_id")
-            .in_ids(&elements);
+        let sql = sql!(
+            "SELECT element_id, value, CAST(files AS text), {instant updated_at} AS updated_at
+             FROM answers WHERE submission_id = {id} AND element_id {in elements}",
+            id,
+            elements,
+        );
         let mut answers = HashMap::new();
         for row in reader.fetch_all(sql).await? {
             let at: Timestamp = row.get(3)?;

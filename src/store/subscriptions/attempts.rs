@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::Event;
 use crate::store::engine::Transaction;
-use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Page, PageRequest, Row, Sql, TableSpec};
+use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Page, PageRequest, Row, Sql, sql};
 use crate::store::{Store, StoreError};
 
 /// How many attempts of a subscription the delivery log keeps.
@@ -18,24 +18,6 @@ const ATTEMPTS_KEPT: i64 = 500;
 ///
 /// Larger: as for [`ATTEMPTS_KEPT`]. Smaller: an attempt before a long holiday can't be looked at.
 const ATTEMPTS_KEPT_FOR: Duration = Duration::from_hours(30 * 24);
-
-const ATTEMPTS: TableSpec = TableSpec {
-    name: "webhook_attempts",
-    columns: &[
-        ("subscription_id", "bigint"),
-        ("event_id", "text"),
-        ("event", "text"),
-        ("submission_id", "bigint"),
-        ("attempt", "bigint"),
-        ("at", "timestamptz"),
-        ("duration_ms", "bigint"),
-        ("accepted", "boolean"),
-        ("status", "bigint"),
-        ("error", "text"),
-        ("response", "text"),
-    ],
-    key: 0,
-};
 
 /// An attempt, for the delivery log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,48 +77,38 @@ impl Store {
         page: PageRequest,
     ) -> Result<Option<Page<AttemptRecord>>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT (SELECT count(*)");
-        write_from(&mut sql, subscription, accepted);
-        sql.push(") FROM subscriptions WHERE id = ").bind(subscription);
-        let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
+        let count = sql!(
+            "SELECT (SELECT count(*) FROM webhook_attempts WHERE {+are_listed}) FROM subscriptions WHERE id = {id}",
+            are_listed = are_listed(subscription, accepted),
+            id = subscription,
+        );
+        let Some(row) = reader.fetch_optional(count).await? else { return Ok(None) };
         let total: i64 = row.get(0)?;
-        let mut sql = reader.sql();
-        sql.push("SELECT event_id, event, submission_id, attempt, at, duration_ms, accepted, status, error, response");
-        write_from(&mut sql, subscription, accepted);
-        sql.push(" ORDER BY at DESC, id DESC LIMIT ").bind(i64::from(page.size)).push(" OFFSET ").bind(page.offset());
-        let rows = reader.fetch_all(sql).await?;
+        let list = sql!(
+            "SELECT event_id, event, submission_id, attempt, at, duration_ms, accepted, status, error, response
+             FROM webhook_attempts
+             WHERE {+are_listed}
+             ORDER BY at DESC, id DESC LIMIT {size} OFFSET {offset}",
+            are_listed = are_listed(subscription, accepted),
+            size = page.size,
+            offset = page.offset(),
+        );
+        let rows = reader.fetch_all(list).await?;
         let items = rows.iter().filter_map(|row| AttemptRecord::read(row).transpose()).collect::<Result<_, _>>()?;
         Ok(Some(Page { items, total: u64::try_from(total).expect("a count is not negative") }))
     }
 }
 
-fn write_from(sql: &mut Sql, subscription: i64, accepted: Option<bool>) {
-    sql.push(" FROM webhook_attempts WHERE subscription_id = ").bind(subscription);
-    if let Some(accepted) = accepted {
-        sql.push(if accepted { " AND accepted" } else { " AND NOT accepted" });
+fn are_listed(subscription: i64, accepted: Option<bool>) -> Sql {
+    match accepted {
+        None => sql!("subscription_id = {subscription}", subscription),
+        Some(true) => sql!("subscription_id = {subscription} AND accepted", subscription),
+        Some(false) => sql!("subscription_id = {subscription} AND NOT accepted", subscription),
     }
 }
 
-/// Adds the statement that adds attempts to the delivery log, up to its condition.
-pub(super) fn write_added(sql: &mut Sql, subscription: i64, attempts: &[AttemptRecord]) {
-    ATTEMPTS.push_insertion(sql, &attempt_rows(subscription, attempts, sql.dialect()));
-    sql.push(" WHERE ");
-}
-
-pub(super) async fn write_attempts(
-    transaction: &mut Transaction,
-    subscription: i64,
-    attempts: &[AttemptRecord],
-) -> Result<(), StoreError> {
-    if attempts.is_empty() {
-        return Ok(());
-    }
-    let rows = attempt_rows(subscription, attempts, transaction.dialect());
-    ATTEMPTS.insert(transaction, &rows).await
-}
-
-fn attempt_rows(subscription: i64, attempts: &[AttemptRecord], dialect: Dialect) -> JsonRows {
+/// Adds attempts to the delivery log, if a condition holds.
+pub(super) fn insert_attempts(dialect: Dialect, subscription: i64, attempts: &[AttemptRecord], condition: Sql) -> Sql {
     let mut rows = JsonRows::new();
     for attempt in attempts {
         rows.push(&(
@@ -153,16 +125,31 @@ fn attempt_rows(subscription: i64, attempts: &[AttemptRecord], dialect: Dialect)
             &attempt.response,
         ));
     }
-    rows
+    sql!(
+        "INSERT INTO webhook_attempts (subscription_id, event_id, event, submission_id, attempt, at, duration_ms,
+           accepted, status, error, response)
+         SELECT * FROM {rows rows: subscription_id bigint, event_id text, event text, submission_id bigint, \
+           attempt bigint, at timestamptz, duration_ms bigint, \
+           accepted boolean, status bigint, error text, response text} AS batch
+         WHERE {+condition}",
+        rows = rows.text(),
+        condition,
+    )
 }
 
 /// Removes the attempts of a subscription that are no longer kept.
 pub(super) async fn prune_attempts(transaction: &mut Transaction, subscription: i64) -> Result<(), StoreError> {
-    let mut sql = transaction.sql();
-    sql.push("DELETE FROM webhook_attempts WHERE subscription_id = ").bind(subscription);
-    sql.push(" AND (at < ").bind(Timestamp::now() - ATTEMPTS_KEPT_FOR);
-    sql.push(" OR id <= (SELECT id FROM webhook_attempts WHERE subscription_id = ").bind(subscription);
-    sql.push(" ORDER BY id DESC LIMIT 1 OFFSET ").bind(ATTEMPTS_KEPT).push("))");
-    transaction.execute(sql).await?;
+    let prune = sql!(
+        "DELETE FROM webhook_attempts
+         WHERE subscription_id = {subscription}
+           AND (at < {oldest} OR id <= (
+             SELECT id FROM webhook_attempts
+             WHERE subscription_id = {subscription}
+             ORDER BY id DESC LIMIT 1 OFFSET {kept}))",
+        subscription,
+        oldest = Timestamp::now() - ATTEMPTS_KEPT_FOR,
+        kept = ATTEMPTS_KEPT,
+    );
+    transaction.execute(prune).await?;
     Ok(())
 }

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::Event;
-use super::due::write_within;
+use super::due::is_within;
 use super::lease::{LEASE, valid_secrets};
 use super::pending::{Details, EventRange, PendingEvents, count_in_turn, count_set_aside};
-use crate::store::changes::{ChangeCursor, LogMark, write_stamp_of};
+use crate::store::changes::{ChangeCursor, LogMark, stamp_of};
+use crate::store::statement::{Sql, sql};
 use crate::store::submissions::{Submissions, read_submissions};
 use crate::store::{Store, StoreError};
 
@@ -83,9 +84,7 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn has_subscriptions(&self) -> Result<bool, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT EXISTS (SELECT 1 FROM subscriptions)");
-        Ok(reader.fetch_one(sql).await?.get(0)?)
+        Ok(reader.fetch_one(sql!("SELECT EXISTS (SELECT 1 FROM subscriptions)")).await?.get(0)?)
     }
 
     /// Counts subscriptions by state, and the events that are set aside.
@@ -94,9 +93,12 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn count_subscriptions(&self) -> Result<SubscriptionCounts, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT state, count(*), (SELECT count(*) FROM webhook_events WHERE next_attempt_at IS NOT NULL) ");
-        sql.push("FROM subscriptions GROUP BY state");
+        let sql = sql!(
+            "SELECT state, count(*), (SELECT count(*) FROM webhook_events WHERE next_attempt_at IS NOT NULL)
+             FROM subscriptions
+             GROUP BY state
+             {scans: only events that receivers refused are in webhook_events}"
+        );
         let mut counts = SubscriptionCounts::default();
         for row in reader.fetch_all(sql).await? {
             counts.by_state.insert(row.get(0)?, row.get(1)?);
@@ -111,12 +113,15 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn count_secrets_without(&self, sealed: &str, known: &[String]) -> Result<i64, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT count(*) FROM subscriptions WHERE secret LIKE ").bind(format!("{sealed}%"));
-        for known in known {
-            sql.push(" AND substr(secret, 1, ").bind(i64::try_from(known.len()).unwrap_or(i64::MAX));
-            sql.push_either("::int", "").push(") <> ").bind(known.as_str());
-        }
+        let others = known.iter().map(|known| {
+            let length = i64::try_from(known.len()).unwrap_or(i64::MAX);
+            sql!(" AND substr(secret, 1, {length}{pg: ::int}) <> {known}", length, known)
+        });
+        let sql = sql!(
+            "SELECT count(*) FROM subscriptions WHERE secret LIKE {sealed}{+others}",
+            sealed = format!("{sealed}%"),
+            others = Sql::joined(others, ""),
+        );
         Ok(reader.fetch_one(sql).await?.get(0)?)
     }
 
@@ -126,10 +131,14 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn inspect_subscription(&self, id: i64) -> Result<Option<InspectedSubscription>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT target_url, event, form_id, secret, previous_secret, previous_secret_until, state, reason, ");
-        sql.push("failing_since, next_attempt_at, last_success_at, NOT ").push_has_passed("leased_until", LEASE);
-        sql.push(", position, done_beyond FROM subscriptions WHERE id = ").bind(id);
+        let sql = sql!(
+            "SELECT target_url, event, form_id, secret, previous_secret, previous_secret_until, state, reason,
+               failing_since, next_attempt_at, last_success_at, NOT {passed leased_until, lease}, position, done_beyond
+             FROM subscriptions
+             WHERE id = {id}",
+            lease = LEASE,
+            id,
+        );
         let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
         let event = Event::parse(&row.get::<String>(1)?);
         let (form, position): (Option<i64>, Option<i64>) = (row.get(2)?, row.get(12)?);
@@ -174,13 +183,16 @@ impl Store {
         let is_deletion = event == Event::SubmissionDeleted;
         let mut reader = self.database.reader().await?;
         reader.begin_reading().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT c.submission_id, c.form_id, c.changed_at, c.seq, (SELECT epoch FROM change_state), ");
-        write_stamp_of(&mut sql, "c.seq");
-        sql.push(" FROM submission_changes c WHERE c.seq IS NOT NULL AND ");
-        sql.push(if is_deletion { "c.deleted" } else { "NOT c.deleted" });
-        write_within(&mut sql, event, form);
-        sql.push(" ORDER BY c.seq DESC LIMIT ").bind(i64::from(limit));
+        let sql = sql!(
+            "SELECT c.submission_id, c.form_id, c.changed_at, c.seq, (SELECT epoch FROM change_state), {+stamp}
+             FROM submission_changes c
+             WHERE c.seq IS NOT NULL AND {+is_kind} AND {+is_within}
+             ORDER BY c.seq DESC LIMIT {limit}",
+            stamp = stamp_of(Sql::text("c.seq")),
+            is_kind = Sql::text(if is_deletion { "c.deleted" } else { "NOT c.deleted" }),
+            is_within = is_within(event, form),
+            limit,
+        );
         let mut samples = Vec::new();
         for row in reader.fetch_all(sql).await? {
             let id: i64 = row.get(0)?;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Event;
-use crate::store::changes::{LogMark, write_is_in_log, write_stamp_of};
-use crate::store::statement::{Row, Sql};
+use crate::store::changes::{LogMark, is_in_log, stamp_of};
+use crate::store::statement::{Row, Sql, sql};
 use crate::store::{Store, StoreError};
 
 /// How long a lease lasts unless it is renewed.
@@ -57,11 +57,6 @@ pub struct LeasedSubscription {
     pub(super) holder: String,
 }
 
-const COLUMNS: &str = "id, target_url, event, form_id, secret, position, done_beyond, failures, failing_since, \
-    previous_secret, previous_secret_until, \
-    EXISTS (SELECT 1 FROM webhook_events e WHERE e.subscription_id = subscriptions.id), \
-    (SELECT last_seq FROM change_state), ";
-
 impl LeasedSubscription {
     /// How often a holder has to renew its lease.
     pub const RENEWAL: Duration = Duration::from_secs(5);
@@ -85,10 +80,14 @@ impl LeasedSubscription {
         }))
     }
 
-    /// Adds a condition: the lease is still the holder's, and the log the one that it has read.
-    pub(super) fn write_is_held(&self, sql: &mut Sql) {
-        sql.push("id = ").bind(self.id).push(" AND leased_by = ").bind(self.holder.as_str()).push(" AND ");
-        write_is_in_log(sql, self.log);
+    /// The condition that the lease is still the holder's, and the log the one that it has read.
+    pub(super) fn is_held(&self) -> Sql {
+        sql!(
+            "id = {id} AND leased_by = {holder} AND {+is_in_log}",
+            id = self.id,
+            holder = &self.holder,
+            is_in_log = is_in_log(self.log),
+        )
     }
 }
 
@@ -105,16 +104,24 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn lease_subscription(&self, id: i64, holder: String) -> Result<Option<LeasedSubscription>, StoreError> {
         let mut transaction = self.database.begin().await?;
-        let mut sql = transaction.sql();
-        sql.push("UPDATE subscriptions SET leased_by = ").bind(holder.as_str()).push(", leased_until = ");
-        sql.push_now_plus(LEASE).push(", position = ");
         // A database that was restored without its log may have a lower number.
-        sql.push_either("least(position, last_seq)", "coalesce(min(position, last_seq), last_seq)");
-        sql.push(" FROM change_state WHERE id = ").bind(id).push(" AND state IN ('active', 'failing') ");
-        sql.push("AND ").push_has_passed("leased_until", LEASE).push(" AND ");
-        sql.push_has_passed("next_attempt_at", LONGEST_PAUSE).push(" RETURNING ").push(COLUMNS);
-        write_stamp_of(&mut sql, "(SELECT last_seq FROM change_state)");
-        let row = transaction.fetch_all(sql).await?.pop();
+        let lease = sql!(
+            "UPDATE subscriptions SET leased_by = {holder}, leased_until = {clock + lease},
+               position = {pg: least(position, last_seq) | lite: coalesce(min(position, last_seq), last_seq)}
+             FROM change_state
+             WHERE id = {id} AND state IN ('active', 'failing')
+               AND {passed leased_until, lease} AND {passed next_attempt_at, longest_pause}
+             RETURNING id, target_url, event, form_id, secret, position, done_beyond, failures, failing_since,
+               previous_secret, previous_secret_until,
+               EXISTS (SELECT 1 FROM webhook_events e WHERE e.subscription_id = subscriptions.id),
+               (SELECT last_seq FROM change_state), {+stamp}",
+            holder = &holder,
+            lease = LEASE,
+            id,
+            longest_pause = LONGEST_PAUSE,
+            stamp = stamp_of(Sql::text("(SELECT last_seq FROM change_state)")),
+        );
+        let row = transaction.fetch_all(lease).await?.pop();
         transaction.commit().await?;
         Ok(row.map(|row| LeasedSubscription::read(&row, holder)).transpose()?.flatten())
     }
@@ -124,10 +131,11 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn renew_lease(&self, leased: &LeasedSubscription) -> Result<bool, StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("UPDATE subscriptions SET leased_until = ").push_now_plus(LEASE);
-        sql.push(" WHERE ");
-        leased.write_is_held(&mut sql);
+        let sql = sql!(
+            "UPDATE subscriptions SET leased_until = {clock + lease} WHERE {+is_held}",
+            lease = LEASE,
+            is_held = leased.is_held(),
+        );
         Ok(self.database.execute(sql).await? > 0)
     }
 }

@@ -10,8 +10,8 @@ use serde_json::json;
 
 use super::Subscription;
 use crate::store::audit::{self, Actor, AuditEntry};
-use crate::store::engine::Retry;
-use crate::store::statement::Sql;
+use crate::store::engine::retry;
+use crate::store::statement::{Argument, Sql, sql};
 use crate::store::{Store, StoreError};
 
 impl Store {
@@ -21,12 +21,16 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn pause_subscription(&self, id: i64, by: Option<&Actor>) -> Result<Option<Subscription>, StoreError> {
-        self.change_subscription(id, by, "webhook.pause", |sql| {
-            sql.push("reason = CASE WHEN state IN ('active', 'failing') THEN 'paused by request' ELSE reason END, ");
-            sql.push("failing_since = CASE WHEN state IN ('active', 'failing') THEN NULL ELSE failing_since END, ");
-            sql.push("state = CASE WHEN state IN ('active', 'failing') THEN 'paused' ELSE state END");
-        })
-        .await
+        let pause = sql!(
+            "UPDATE subscriptions SET
+               reason = CASE WHEN state IN ('active', 'failing') THEN 'paused by request' ELSE reason END,
+               failing_since = CASE WHEN state IN ('active', 'failing') THEN NULL ELSE failing_since END,
+               state = CASE WHEN state IN ('active', 'failing') THEN 'paused' ELSE state END
+             WHERE id = {id}
+             RETURNING target_url",
+            id,
+        );
+        self.change_subscription(id, by, "webhook.pause", pause).await
     }
 
     /// Has a subscription delivered, from where it stopped, whatever its state. None: there is no such subscription.
@@ -34,10 +38,14 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn resume_subscription(&self, id: i64, by: Option<&Actor>) -> Result<Option<Subscription>, StoreError> {
-        self.change_subscription(id, by, "webhook.resume", |sql| {
-            sql.push("state = 'active', reason = NULL, failures = 0, failing_since = NULL, next_attempt_at = NULL");
-        })
-        .await
+        let resume = sql!(
+            "UPDATE subscriptions SET
+               state = 'active', reason = NULL, failures = 0, failing_since = NULL, next_attempt_at = NULL
+             WHERE id = {id}
+             RETURNING target_url",
+            id,
+        );
+        self.change_subscription(id, by, "webhook.resume", resume).await
     }
 
     /// The current secret of a subscription, sealed if it is stored so. None: there is no such subscription.
@@ -46,8 +54,7 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn current_secret(&self, id: i64) -> Result<Option<String>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT secret FROM subscriptions WHERE id = ").bind(id);
+        let sql = sql!("SELECT secret FROM subscriptions WHERE id = {id}", id);
         Ok(reader.fetch_optional(sql).await?.map(|row| row.get(0)).transpose()?)
     }
 
@@ -64,70 +71,50 @@ impl Store {
         grace: Duration,
         by: Option<&Actor>,
     ) -> Result<Option<Subscription>, StoreError> {
-        self.change_subscription_with(id, current, by, "webhook.rotate", |sql| {
-            if grace.is_zero() {
-                sql.push("previous_secret = NULL, previous_secret_until = NULL");
-            } else {
-                sql.push("previous_secret = secret, previous_secret_until = ").push_now_plus(grace);
-            }
-            // A holder of the lease would go on signing with the secrets that it has read.
-            sql.push(", leased_by = NULL, leased_until = NULL, secret = ").bind(secret);
-        })
-        .await
+        let previous = if grace.is_zero() {
+            Sql::text("previous_secret = NULL, previous_secret_until = NULL")
+        } else {
+            sql!("previous_secret = secret, previous_secret_until = {clock + grace}", grace)
+        };
+        let is_current = match current {
+            Some(current) => sql!("secret = {current}", current = Argument::Secret(current.to_owned())),
+            None => Sql::text("TRUE"),
+        };
+        // A holder of the lease would go on signing with the secrets that it has read.
+        let rotate = sql!(
+            "UPDATE subscriptions SET {+previous}, leased_by = NULL, leased_until = NULL, secret = {secret}
+             WHERE id = {id} AND {+is_current}
+             RETURNING target_url",
+            previous,
+            secret = Argument::Secret(secret.to_owned()),
+            id,
+            is_current,
+        );
+        self.change_subscription(id, by, "webhook.rotate", rotate).await
     }
 
+    /// Runs an update that returns the target.
     async fn change_subscription(
         &self,
         id: i64,
         by: Option<&Actor>,
         action: &'static str,
-        assign: impl FnOnce(&mut Sql),
+        update: Sql,
     ) -> Result<Option<Subscription>, StoreError> {
-        self.change_subscription_with(id, None, by, action, assign).await
-    }
-
-    async fn change_subscription_with(
-        &self,
-        id: i64,
-        secret: Option<&str>,
-        by: Option<&Actor>,
-        action: &'static str,
-        assign: impl FnOnce(&mut Sql),
-    ) -> Result<Option<Subscription>, StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("UPDATE subscriptions SET ");
-        assign(&mut sql);
-        sql.push(" WHERE id = ").bind(id);
-        if let Some(secret) = secret {
-            sql.push(" AND secret = ").bind(secret);
-        }
-        sql.push(" RETURNING target_url");
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_change_subscription(id, by, action, sql.clone()).await {
-                Ok(true) => return self.find_subscription(id).await,
-                Ok(false) => return Ok(None),
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                Err(error) => return Err(error),
+        let update = &update;
+        let is_changed = retry::run(|| async move {
+            let mut transaction = self.database.begin().await?;
+            let changed = transaction.connection().fetch_optional(update.clone()).await?;
+            let Some(changed) = changed else { return Ok(false) };
+            if let Some(by) = by {
+                let entry = audit_entry(action, id, &changed.get::<String>(0)?);
+                audit::append(&mut transaction, by, entry, Timestamp::now()).await?;
             }
-        }
-    }
-
-    async fn try_to_change_subscription(
-        &self,
-        id: i64,
-        by: Option<&Actor>,
-        action: &'static str,
-        change: Sql,
-    ) -> Result<bool, StoreError> {
-        let mut transaction = self.database.begin().await?;
-        let Some(changed) = transaction.connection().fetch_optional(change).await? else { return Ok(false) };
-        if let Some(by) = by {
-            let entry = audit_entry(action, id, &changed.get::<String>(0)?);
-            audit::append(&mut transaction, by, entry, Timestamp::now()).await?;
-        }
-        transaction.commit().await?;
-        Ok(true)
+            transaction.commit().await?;
+            Ok::<_, StoreError>(true)
+        })
+        .await?;
+        if is_changed { self.find_subscription(id).await } else { Ok(None) }
     }
 }
 

@@ -7,10 +7,11 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 
-use super::due::write_within;
+use super::due::is_within;
 use super::{Event, Subscription};
 use crate::store::engine::PooledConnection;
-use crate::store::settle::write_is_settled;
+use crate::store::settle::is_settled;
+use crate::store::statement::{Sql, sql};
 use crate::store::{Store, StoreError};
 
 /// Where counting stops. With a form, this is how many events of every form are looked through.
@@ -34,9 +35,7 @@ impl Store {
     /// a subscription that is paused. If it can't be done now, what is read is that of before.
     pub(super) async fn number_before_reading(&self) -> Result<(), StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT ");
-        write_is_settled(&mut sql);
+        let sql = sql!("SELECT {+is_settled}", is_settled = is_settled());
         let is_numbered: bool = reader.fetch_one(sql).await?.get(0)?;
         drop(reader);
         if !is_numbered && let Err(error) = self.settle().await {
@@ -54,11 +53,7 @@ pub(super) async fn count_pending(
     if subscriptions.is_empty() {
         return Ok(());
     }
-    let mut sql = reader.sql();
-    sql.push("SELECT max(created_event), (SELECT max(updated_event) FROM submission_changes), ");
-    sql.push("(SELECT max(deleted_event) FROM submission_changes) FROM submission_changes");
-    let row = reader.fetch_one(sql).await?;
-    let newest: [Option<i64>; 3] = [row.get(0)?, row.get(1)?, row.get(2)?];
+    let (newest, _) = newest_events(reader).await?;
     let ids: Vec<i64> = subscriptions.iter().map(|subscription| subscription.id).collect();
     let mut set_aside = count_set_aside(reader, &ids).await?;
     for subscription in subscriptions {
@@ -74,14 +69,29 @@ pub(super) async fn count_pending(
     Ok(())
 }
 
+/// The number of the newest event of each kind in the log, and the instant by the clock of the database.
+pub(super) async fn newest_events(reader: &mut PooledConnection) -> Result<([Option<i64>; 3], Timestamp), StoreError> {
+    let sql = sql!(
+        "SELECT max(created_event), (SELECT max(updated_event) FROM submission_changes),
+           (SELECT max(deleted_event) FROM submission_changes), {clock}
+         FROM submission_changes"
+    );
+    let row = reader.fetch_one(sql).await?;
+    Ok(([row.get(0)?, row.get(1)?, row.get(2)?], row.get(3)?))
+}
+
 /// Events that are sent again, by subscription.
 pub(super) async fn count_set_aside(
     reader: &mut PooledConnection,
     subscriptions: &[i64],
 ) -> Result<HashMap<i64, i64>, StoreError> {
-    let mut sql = reader.sql();
-    sql.push("SELECT subscription_id, count(*) FROM webhook_events WHERE next_attempt_at IS NOT NULL AND ");
-    sql.push("subscription_id").in_ids(subscriptions).push(" GROUP BY subscription_id");
+    let sql = sql!(
+        "SELECT subscription_id, count(*)
+         FROM webhook_events
+         WHERE next_attempt_at IS NOT NULL AND subscription_id {in subscriptions}
+         GROUP BY subscription_id",
+        subscriptions,
+    );
     let rows = reader.fetch_all(sql).await?;
     Ok(rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, sqlx::Error>>()?)
 }
@@ -112,25 +122,32 @@ pub(super) async fn count_in_turn(
     details: Details,
 ) -> Result<PendingEvents, StoreError> {
     let EventRange { event, form, position } = range;
-    let column = event.column();
-    let mut sql = reader.sql();
-    sql.push("SELECT count(*), count(CASE WHEN TRUE");
-    write_within(&mut sql, event, form);
-    sql.push(" THEN 1 END)");
-    if details == Details::Since {
-        sql.push(", min(CASE WHEN TRUE");
-        write_within(&mut sql, event, form);
-        sql.push(" THEN c.changed_at END)");
-    }
-    sql.push(" FROM (SELECT ").push(column);
-    if form.is_some() {
-        sql.push(", form_id");
-    }
-    if details == Details::Since {
-        sql.push(", changed_at");
-    }
-    sql.push(" FROM submission_changes WHERE ").push(column).push(" > ").bind(position).push(" AND ").push(column);
-    sql.not_in_ids(done_beyond).push(" ORDER BY ").push(column).push(" LIMIT ").bind(MAX_PENDING + 1).push(") AS c");
+    let others = match (form, details) {
+        (None, Details::Count) => "",
+        (Some(_), Details::Count) => ", form_id",
+        (None, Details::Since) => ", changed_at",
+        (Some(_), Details::Since) => ", form_id, changed_at",
+    };
+    let first = match details {
+        Details::Count => Sql::default(),
+        Details::Since => {
+            sql!(", min(CASE WHEN {+is_within} THEN c.changed_at END)", is_within = is_within(event, form))
+        }
+    };
+    let sql = sql!(
+        "SELECT count(*), count(CASE WHEN {+is_within} THEN 1 END){+first}
+         FROM (
+           SELECT {+column}{+others} FROM submission_changes
+           WHERE {+column} > {position} AND {+column} {not in done_beyond}
+           ORDER BY {+column} LIMIT {most}) AS c",
+        is_within = is_within(event, form),
+        first,
+        column = event.column(),
+        others = Sql::text(others),
+        position,
+        done_beyond,
+        most = MAX_PENDING + 1,
+    );
     let row = reader.fetch_one(sql).await?;
     let (looked_through, count): (i64, i64) = (row.get(0)?, row.get(1)?);
     let since = if details == Details::Since { row.get(2)? } else { None };

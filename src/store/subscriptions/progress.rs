@@ -6,10 +6,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::LeasedSubscription;
-use super::attempts::{AttemptRecord, prune_attempts, write_added, write_attempts};
+use super::attempts::{AttemptRecord, insert_attempts, prune_attempts};
 use super::lease::LEASE;
 use crate::store::engine::Transaction;
-use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Row, Sql, TableSpec};
+use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Row, Sql, TableSpec, sql};
 use crate::store::{Store, StoreError};
 
 /// How many events of a subscription may be set aside: they take up to 256 KiB each.
@@ -167,14 +167,16 @@ impl Store {
             // What a crash of the server loses is delivered once more.
             transaction.command("SET LOCAL synchronous_commit = off").await?;
         }
-        let mut sql = transaction.sql();
-        write_update(&mut sql, leased, progress);
-        let Some(row) = transaction.fetch_all(sql).await?.pop() else {
+        let Some(row) = transaction.fetch_all(update(leased, progress)).await?.pop() else {
             transaction.roll_back().await?;
             return Ok(Written::Lost);
         };
         write_events(&mut transaction, leased, progress).await?;
-        write_attempts(&mut transaction, leased.id, progress.attempts).await?;
+        if !progress.attempts.is_empty() {
+            let always = Sql::text("TRUE");
+            let insert = insert_attempts(transaction.dialect(), leased.id, progress.attempts, always);
+            transaction.execute(insert).await?;
+        }
         if progress.prunes {
             prune_attempts(&mut transaction, leased.id).await?;
         }
@@ -189,15 +191,15 @@ impl Store {
         leased: &LeasedSubscription,
         progress: &Progress<'_>,
     ) -> Result<Option<Row>, StoreError> {
-        let mut writer = self.database.writer().await?;
-        let mut sql = writer.sql();
-        sql.push("WITH written AS (");
-        write_update(&mut sql, leased, progress);
-        sql.push("), added AS (");
-        write_added(&mut sql, leased.id, progress.attempts);
-        sql.push("EXISTS (SELECT FROM written)) ");
+        let is_written = Sql::text("EXISTS (SELECT FROM written)");
         // What a crash of the server loses is delivered once more.
-        sql.push("SELECT state, set_config('synchronous_commit', 'off', true) FROM written");
+        let sql = sql!(
+            "WITH written AS ({+update}), added AS ({+insert})
+             SELECT state, set_config('synchronous_commit', 'off', true) FROM written",
+            update = update(leased, progress),
+            insert = insert_attempts(Dialect::Postgres, leased.id, progress.attempts, is_written),
+        );
+        let mut writer = self.database.writer().await?;
         Ok(writer.fetch_optional(sql).await?)
     }
 
@@ -207,15 +209,15 @@ impl Store {
         leased: &LeasedSubscription,
         progress: &Progress<'_>,
     ) -> Result<Option<Row>, StoreError> {
+        let is_held = sql!("EXISTS (SELECT 1 FROM subscriptions WHERE {+is_held})", is_held = leased.is_held());
+        // The update is second, since it may end the lease.
+        let sql = sql!(
+            "{+insert}; {+update}",
+            insert = insert_attempts(Dialect::Sqlite, leased.id, progress.attempts, is_held),
+            update = update(leased, progress),
+        );
         let mut transaction = self.database.begin().await?;
         transaction.connection().keep_statements();
-        let mut sql = transaction.sql();
-        // First, since the update may end the lease.
-        write_added(&mut sql, leased.id, progress.attempts);
-        sql.push("EXISTS (SELECT 1 FROM subscriptions WHERE ");
-        leased.write_is_held(&mut sql);
-        sql.push("); ");
-        write_update(&mut sql, leased, progress);
         Ok(transaction.fetch_and_commit(sql).await?.pop())
     }
 
@@ -225,48 +227,54 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn may_set_aside(&self, subscription: i64) -> Result<bool, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT count(*) < ").bind(MAX_SET_ASIDE).push(" FROM webhook_events WHERE subscription_id = ");
-        sql.bind(subscription);
+        let sql = sql!(
+            "SELECT count(*) < {most} FROM webhook_events WHERE subscription_id = {subscription}",
+            most = MAX_SET_ASIDE,
+            subscription,
+        );
         Ok(reader.fetch_one(sql).await?.get(0)?)
     }
 }
 
-/// Adds the statement that writes how far a subscription has got, unless the lease is another sender's. It returns the state.
-fn write_update(sql: &mut Sql, leased: &LeasedSubscription, progress: &Progress<'_>) {
-    sql.push("UPDATE subscriptions SET position = ").bind(progress.position);
-    sql.push(", done_beyond = ").bind(serde_json::to_string(progress.done_beyond).expect("numbers are JSON"));
-    match progress.standing {
-        Standing::Delivering => sql.push(", leased_until = ").push_now_plus(LEASE),
-        _ => sql.push(", leased_by = NULL, leased_until = NULL"),
+/// Writes how far a subscription has got, unless the lease is another sender's, and returns the state.
+fn update(leased: &LeasedSubscription, progress: &Progress<'_>) -> Sql {
+    let lease = match progress.standing {
+        Standing::Delivering => sql!("leased_until = {clock + lease}", lease = LEASE),
+        _ => Sql::text("leased_by = NULL, leased_until = NULL"),
     };
-    if !progress.accepted.is_empty() {
-        sql.push(", last_success_at = ").push_now_plus(Duration::ZERO);
-    }
-    match (progress.standing, progress.standing.state()) {
-        (standing, Some((state, reason))) => {
-            // It can't have failed since an instant that is still ahead: then the clock was set back.
-            sql.push(", failures = failures + 1, failing_since = coalesce(").push_either("least", "min");
-            sql.push("(failing_since, ").push_now_plus(Duration::ZERO).push("), ").push_now_plus(Duration::ZERO);
-            sql.push("), next_attempt_at = ");
-            match standing {
-                Standing::Failing { again_in, .. } => sql.push_now_plus(*again_in),
-                _ => sql.push("NULL"),
-            };
-            sql.push(", reason = CASE WHEN state IN ('active', 'failing') THEN ").bind(reason);
-            sql.push(" ELSE reason END, state = CASE WHEN state IN ('active', 'failing') THEN ").bind(state);
-            sql.push(" ELSE state END");
-        }
-        (_, None) if !progress.accepted.is_empty() => {
-            sql.push(", failures = 0, failing_since = NULL, next_attempt_at = NULL, ");
-            sql.push("reason = CASE WHEN state = 'failing' THEN NULL ELSE reason END, ");
-            sql.push("state = CASE WHEN state = 'failing' THEN 'active' ELSE state END");
-        }
-        _ => {}
-    }
-    sql.push(" WHERE ");
-    leased.write_is_held(sql);
-    sql.push(" RETURNING state");
+    let has_accepted = !progress.accepted.is_empty();
+    let success = has_accepted.then(|| sql!("last_success_at = {clock}"));
+    let outcome = match progress.standing.state() {
+        // It can't have failed since an instant that is still ahead: then the clock was set back.
+        Some((state, reason)) => Some(sql!(
+            "failures = failures + 1,
+             failing_since = coalesce({pg: least | lite: min}(failing_since, {clock}), {clock}),
+             next_attempt_at = {+next_attempt},
+             reason = CASE WHEN state IN ('active', 'failing') THEN {reason} ELSE reason END,
+             state = CASE WHEN state IN ('active', 'failing') THEN {state} ELSE state END",
+            next_attempt = match progress.standing {
+                Standing::Failing { again_in, .. } => sql!("{clock + again_in}", again_in = *again_in),
+                _ => Sql::text("NULL"),
+            },
+            reason,
+            state,
+        )),
+        None if has_accepted => Some(Sql::text(
+            "failures = 0, failing_since = NULL, next_attempt_at = NULL, \
+             reason = CASE WHEN state = 'failing' THEN NULL ELSE reason END, \
+             state = CASE WHEN state = 'failing' THEN 'active' ELSE state END",
+        )),
+        None => None,
+    };
+    sql!(
+        "UPDATE subscriptions SET position = {position}, done_beyond = {done_beyond}, {+assignments}
+         WHERE {+is_held}
+         RETURNING state",
+        position = progress.position,
+        done_beyond = serde_json::to_string(progress.done_beyond).expect("numbers are JSON"),
+        assignments = Sql::joined([Some(lease), success, outcome].into_iter().flatten(), ", "),
+        is_held = leased.is_held(),
+    )
 }
 
 async fn write_events(
@@ -278,12 +286,15 @@ async fn write_events(
     let finished: Vec<_> = progress.accepted.iter().chain(progress.dropped).collect();
     if leased.has_set_aside && !finished.is_empty() {
         let rows = serde_json::to_string(&finished).expect("numbers are JSON");
-        let mut sql = transaction.sql();
-        sql.push("DELETE FROM webhook_events WHERE subscription_id = ").bind(leased.id);
-        sql.push(" AND EXISTS (SELECT 1 FROM ");
-        sql.push_rows(rows, &[("submission", "bigint"), ("event", "bigint")]);
-        sql.push(" AS finished WHERE finished.submission = submission_id AND seq <= finished.event)");
-        transaction.execute(sql).await?;
+        let delete = sql!(
+            "DELETE FROM webhook_events
+             WHERE subscription_id = {subscription} AND EXISTS (
+               SELECT 1 FROM {rows rows: submission bigint, event bigint} AS finished
+               WHERE finished.submission = submission_id AND seq <= finished.event)",
+            subscription = leased.id,
+            rows,
+        );
+        transaction.execute(delete).await?;
     }
     if progress.failed.is_empty() {
         return Ok(());

@@ -5,18 +5,17 @@
 //! writes no position any more. Nothing is ever skipped: the position only moves back.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Event;
-use super::due::write_within;
+use super::due::is_within;
 use super::managing::audit_entry;
 use crate::store::audit::{self, Actor};
-use crate::store::changes::{ChangeCursor, write_is_in_log};
-use crate::store::engine::{Retry, Transaction};
-use crate::store::statement::Sql;
+use crate::store::changes::{ChangeCursor, is_in_log};
+use crate::store::engine::{Transaction, retry};
+use crate::store::statement::{Sql, sql};
 use crate::store::{Store, StoreError};
 
 /// What to send again.
@@ -79,62 +78,55 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn replay(&self, subscription: i64, replay: &Replay, by: Option<&Actor>) -> Result<Replayed, StoreError> {
+    pub async fn replay(&self, id: i64, replay: &Replay, by: Option<&Actor>) -> Result<Replayed, StoreError> {
         let before = match replay {
             Replay::Since(instant) => self.last_number_before(*instant).await?,
             _ => 0,
         };
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_replay(subscription, replay, before, by).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
+        retry::run(|| async move {
+            let mut transaction = self.database.begin().await?;
+            let Some(locked) = LockedSubscription::lock(&mut transaction, id).await? else {
+                return Ok(Replayed::UnknownSubscription);
+            };
+            let outcome = match replay {
+                Replay::Event(event) => locked.send_event(&mut transaction, event).await?,
+                Replay::Submissions(submissions) => locked.send_submissions(&mut transaction, submissions).await?,
+                Replay::Since(_) => locked.move_back(&mut transaction, before).await?,
+                Replay::After(cursor) => locked.move_back_to(&mut transaction, cursor).await?,
+                Replay::Failed => {
+                    transaction.execute(locked.send_again(Sql::text("attempts > 0"))).await?;
+                    Replayed::Due
+                }
+            };
+            if outcome != Replayed::Due {
+                transaction.roll_back().await?;
+                return Ok(outcome);
             }
-        }
-    }
-
-    async fn try_to_replay(
-        &self,
-        id: i64,
-        replay: &Replay,
-        before: i64,
-        by: Option<&Actor>,
-    ) -> Result<Replayed, StoreError> {
-        let mut transaction = self.database.begin().await?;
-        let Some(locked) = LockedSubscription::lock(&mut transaction, id).await? else {
-            return Ok(Replayed::UnknownSubscription);
-        };
-        let outcome = match replay {
-            Replay::Event(event) => locked.send_event(&mut transaction, event).await?,
-            Replay::Submissions(submissions) => locked.send_submissions(&mut transaction, submissions).await?,
-            Replay::Since(_) => locked.move_back(&mut transaction, before).await?,
-            Replay::After(cursor) => locked.move_back_to(&mut transaction, cursor).await?,
-            Replay::Failed => locked.send_failed(&mut transaction).await?,
-        };
-        if outcome != Replayed::Due {
-            transaction.roll_back().await?;
-            return Ok(outcome);
-        }
-        let mut sql = transaction.sql();
-        sql.push("UPDATE subscriptions SET next_attempt_at = NULL WHERE id = ").bind(id).push(" RETURNING target_url");
-        let subscription = transaction.connection().fetch_one(sql).await?;
-        if let Some(by) = by {
-            let mut entry = audit_entry("webhook.replay", id, &subscription.get::<String>(0)?);
-            entry.details["events"] = replay.described();
-            audit::append(&mut transaction, by, entry, Timestamp::now()).await?;
-        }
-        transaction.commit().await?;
-        Ok(outcome)
+            let sql = sql!("UPDATE subscriptions SET next_attempt_at = NULL WHERE id = {id} RETURNING target_url", id);
+            let subscription = transaction.connection().fetch_one(sql).await?;
+            if let Some(by) = by {
+                let mut entry = audit_entry("webhook.replay", id, &subscription.get::<String>(0)?);
+                entry.details["events"] = replay.described();
+                audit::append(&mut transaction, by, entry, Timestamp::now()).await?;
+            }
+            transaction.commit().await?;
+            Ok(outcome)
+        })
+        .await
     }
 
     /// A number before every event since an instant. Numbers are in the order in which changes were noticed, so one that
     /// was committed late has a later number than its instant suggests: none of either kind may be left out.
     async fn last_number_before(&self, instant: Timestamp) -> Result<i64, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT coalesce(max(CASE WHEN changed_at < ").bind(instant).push(" THEN seq END), 0), ");
-        sql.push("min(CASE WHEN changed_at >= ").bind(instant).push(" THEN seq END) FROM submission_changes ");
-        sql.push("WHERE seq IS NOT NULL");
+        let sql = sql!(
+            "SELECT coalesce(max(CASE WHEN changed_at < {instant} THEN seq END), 0),
+               min(CASE WHEN changed_at >= {instant} THEN seq END)
+             FROM submission_changes
+             WHERE seq IS NOT NULL
+             {scans: numbers are not in the order of instants, and a replay since one is rare}",
+            instant,
+        );
         let row = reader.fetch_one(sql).await?;
         let (before, since): (i64, Option<i64>) = (row.get(0)?, row.get(1)?);
         Ok(since.map_or(before, |since| before.min(since - 1)))
@@ -143,12 +135,16 @@ impl Store {
 
 impl LockedSubscription {
     async fn lock(transaction: &mut Transaction, id: i64) -> Result<Option<Self>, StoreError> {
-        let mut sql = transaction.sql();
-        sql.push("SELECT event, form_id, ");
-        sql.push_either("least(position, last_seq)", "coalesce(min(position, last_seq), last_seq)");
-        sql.push(", done_beyond, epoch, last_seq FROM subscriptions CROSS JOIN change_state WHERE id = ").bind(id);
-        sql.push_either(" FOR UPDATE OF subscriptions", "");
-        let Some(row) = transaction.fetch_all(sql).await?.pop() else { return Ok(None) };
+        let lock = sql!(
+            "SELECT event, form_id,
+               {pg: least(position, last_seq) | lite: coalesce(min(position, last_seq), last_seq)},
+               done_beyond, epoch, last_seq
+             FROM subscriptions CROSS JOIN change_state
+             WHERE id = {id}
+             {pg: FOR UPDATE OF subscriptions}",
+            id,
+        );
+        let Some(row) = transaction.fetch_all(lock).await?.pop() else { return Ok(None) };
         // That of a newer program.
         let Some(event) = Event::parse(&row.get::<String>(0)?) else { return Ok(None) };
         Ok(Some(Self {
@@ -162,42 +158,40 @@ impl LockedSubscription {
         }))
     }
 
-    /// Adds a condition on `seq`: the event is not sent in its turn any more.
-    fn write_is_past(&self, sql: &mut Sql) {
-        sql.push(" AND (seq <= ").bind(self.position).push(" OR seq").in_ids(&self.done_beyond).push(")");
+    /// The condition on `seq` that the event is not sent in its turn any more.
+    fn is_past(&self) -> Sql {
+        sql!("(seq <= {position} OR seq {in done_beyond})", position = self.position, done_beyond = &self.done_beyond,)
     }
 
-    /// Begins the update of events that were set aside.
-    fn update_events(&self, transaction: &Transaction) -> Sql {
-        let mut sql = transaction.sql();
-        sql.push("UPDATE webhook_events SET given_up = FALSE, failed_at = NULL, next_attempt_at = ");
-        sql.push_now_plus(Duration::ZERO).push(" WHERE subscription_id = ").bind(self.id);
-        sql
-    }
-
-    async fn send_failed(&self, transaction: &mut Transaction) -> Result<Replayed, StoreError> {
-        let mut sql = self.update_events(transaction);
-        sql.push(" AND attempts > 0");
-        self.write_is_past(&mut sql);
-        transaction.execute(sql).await?;
-        Ok(Replayed::Due)
+    /// Has those events that were set aside and fulfil a condition sent at once.
+    fn send_again(&self, condition: Sql) -> Sql {
+        sql!(
+            "UPDATE webhook_events SET given_up = FALSE, failed_at = NULL, next_attempt_at = {clock}
+             WHERE subscription_id = {subscription} AND {+condition} AND {+is_past}",
+            subscription = self.id,
+            condition,
+            is_past = self.is_past(),
+        )
     }
 
     async fn send_event(&self, transaction: &mut Transaction, event: &str) -> Result<Replayed, StoreError> {
-        let mut sql = transaction.sql();
-        sql.push("SELECT 1 FROM webhook_events WHERE subscription_id = ").bind(self.id);
-        sql.push(" AND event_id = ").bind(event);
-        if !transaction.fetch_all(sql).await?.is_empty() {
-            let mut sql = self.update_events(transaction);
-            sql.push(" AND event_id = ").bind(event);
-            self.write_is_past(&mut sql);
-            transaction.execute(sql).await?;
+        let find = sql!(
+            "SELECT 1 FROM webhook_events WHERE subscription_id = {subscription} AND event_id = {event}",
+            subscription = self.id,
+            event,
+        );
+        if !transaction.fetch_all(find).await?.is_empty() {
+            transaction.execute(self.send_again(sql!("event_id = {event}", event))).await?;
             return Ok(Replayed::Due);
         }
-        let mut sql = transaction.sql();
-        sql.push("SELECT submission_id FROM webhook_attempts WHERE subscription_id = ").bind(self.id);
-        sql.push(" AND event_id = ").bind(event).push(" LIMIT 1");
-        let Some(row) = transaction.fetch_all(sql).await?.pop() else { return Ok(Replayed::UnknownEvent) };
+        let find = sql!(
+            "SELECT submission_id FROM webhook_attempts
+             WHERE subscription_id = {subscription} AND event_id = {event}
+             LIMIT 1",
+            subscription = self.id,
+            event,
+        );
+        let Some(row) = transaction.fetch_all(find).await?.pop() else { return Ok(Replayed::UnknownEvent) };
         match self.send_submissions(transaction, &[row.get(0)?]).await? {
             Replayed::UnknownSubmissions(_) => Ok(Replayed::UnknownEvent),
             outcome => Ok(outcome),
@@ -209,34 +203,38 @@ impl LockedSubscription {
         transaction: &mut Transaction,
         submissions: &[i64],
     ) -> Result<Replayed, StoreError> {
-        let column = self.event.column();
-        let mut sql = transaction.sql();
-        sql.push("SELECT c.submission_id FROM submission_changes c WHERE c.submission_id").in_ids(submissions);
-        sql.push(" AND c.").push(column).push(" IS NOT NULL");
-        write_within(&mut sql, self.event, self.form);
+        let find = sql!(
+            "SELECT c.submission_id FROM submission_changes c
+             WHERE c.submission_id {in submissions} AND c.{+column} IS NOT NULL AND {+is_within}",
+            submissions,
+            column = self.event.column(),
+            is_within = is_within(self.event, self.form),
+        );
         let mut unknown: BTreeSet<i64> = submissions.iter().copied().collect();
-        for row in transaction.fetch_all(sql).await? {
+        for row in transaction.fetch_all(find).await? {
             unknown.remove(&row.get(0)?);
         }
         if !unknown.is_empty() {
             return Ok(Replayed::UnknownSubmissions(unknown));
         }
-        let mut sql = transaction.sql();
-        sql.push("INSERT INTO webhook_events (subscription_id, seq, submission_id, next_attempt_at) ");
-        sql.push("SELECT ").bind(self.id).push_either("::bigint", "").push(", seq, submission_id, ");
-        sql.push_now_plus(Duration::ZERO).push(" FROM (SELECT submission_id, ").push(column);
-        sql.push(" AS seq FROM submission_changes) AS c WHERE submission_id").in_ids(submissions);
-        self.write_is_past(&mut sql);
-        sql.push(" ON CONFLICT (subscription_id, seq) DO UPDATE SET next_attempt_at = excluded.next_attempt_at, ");
-        sql.push("given_up = FALSE, failed_at = NULL");
-        transaction.execute(sql).await?;
+        let insert = sql!(
+            "INSERT INTO webhook_events (subscription_id, seq, submission_id, next_attempt_at)
+             SELECT {subscription}{pg: ::bigint}, seq, submission_id, {clock}
+             FROM (SELECT submission_id, {+column} AS seq FROM submission_changes) AS c
+             WHERE submission_id {in submissions} AND {+is_past}
+             ON CONFLICT (subscription_id, seq) DO UPDATE SET
+               next_attempt_at = excluded.next_attempt_at, given_up = FALSE, failed_at = NULL",
+            subscription = self.id,
+            column = self.event.column(),
+            submissions,
+            is_past = self.is_past(),
+        );
+        transaction.execute(insert).await?;
         Ok(Replayed::Due)
     }
 
     async fn move_back_to(&self, transaction: &mut Transaction, cursor: &ChangeCursor) -> Result<Replayed, StoreError> {
-        let mut sql = transaction.sql();
-        sql.push("SELECT ");
-        write_is_in_log(&mut sql, cursor.seen);
+        let sql = sql!("SELECT {+is_in_log}", is_in_log = is_in_log(cursor.seen));
         let is_in_log: bool = transaction.connection().fetch_one(sql).await?.get(0)?;
         if cursor.epoch != self.epoch || cursor.position > self.last || !is_in_log {
             return Ok(Replayed::LostCursor);
@@ -246,20 +244,25 @@ impl LockedSubscription {
 
     async fn move_back(&self, transaction: &mut Transaction, number: i64) -> Result<Replayed, StoreError> {
         let position = number.min(self.position);
-        let mut sql = transaction.sql();
-        sql.push("UPDATE subscriptions SET done_beyond = '[]', leased_by = NULL, leased_until = NULL, position = ");
-        sql.bind(position).push(" WHERE id = ").bind(self.id);
-        transaction.execute(sql).await?;
-        // What was set aside has its turn again, unless the submission has had a newer event since.
-        let column = self.event.column();
-        let mut sql = transaction.sql();
-        sql.push("UPDATE webhook_events SET next_attempt_at = NULL, given_up = FALSE, failed_at = NULL ");
-        sql.push("WHERE subscription_id = ").bind(self.id).push(" AND seq > ").bind(position);
-        sql.push(
-            " AND EXISTS (SELECT 1 FROM submission_changes c WHERE c.submission_id = webhook_events.submission_id ",
+        let update = sql!(
+            "UPDATE subscriptions
+             SET done_beyond = '[]', leased_by = NULL, leased_until = NULL, position = {position}
+             WHERE id = {subscription}",
+            position,
+            subscription = self.id,
         );
-        sql.push("AND c.").push(column).push(" = webhook_events.seq)");
-        transaction.execute(sql).await?;
+        transaction.execute(update).await?;
+        // What was set aside has its turn again, unless the submission has had a newer event since.
+        let update = sql!(
+            "UPDATE webhook_events SET next_attempt_at = NULL, given_up = FALSE, failed_at = NULL
+             WHERE subscription_id = {subscription} AND seq > {position} AND EXISTS (
+               SELECT 1 FROM submission_changes c
+               WHERE c.submission_id = webhook_events.submission_id AND c.{+column} = webhook_events.seq)",
+            subscription = self.id,
+            position,
+            column = self.event.column(),
+        );
+        transaction.execute(update).await?;
         Ok(Replayed::Due)
     }
 }

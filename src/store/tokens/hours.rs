@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::store::engine::Transaction;
-use crate::store::statement::{Dialect, Row, Sql};
+use crate::store::statement::{Dialect, Row, Sql, sql};
 use crate::store::{Store, StoreError};
 
 /// How long hours are kept. Larger: the table grows. Smaller: a year can't be compared with the one before.
@@ -70,9 +70,8 @@ pub(super) async fn add(
 ) -> Result<Option<CommitMark>, sqlx::Error> {
     let Some(first) = hours.first() else { return Ok(None) };
     let tokens: BTreeSet<i64> = hours.iter().map(|of| of.token).collect();
-    let mut sql = transaction.sql();
-    sql.push("SELECT id FROM tokens WHERE id").in_ids(&tokens.into_iter().collect::<Vec<_>>());
-    let rows = transaction.fetch_all(sql).await?;
+    let tokens: Vec<i64> = tokens.into_iter().collect();
+    let rows = transaction.fetch_all(sql!("SELECT id FROM tokens WHERE id {in tokens}", tokens)).await?;
     let known = rows.iter().map(|row| row.get(0)).collect::<Result<BTreeSet<i64>, _>>()?;
     let mut added: BTreeMap<Timestamp, HourCounts> = BTreeMap::new();
     for of in hours.iter().filter(|of| known.contains(&of.token)) {
@@ -83,19 +82,15 @@ pub(super) async fn add(
         add_to_hour(transaction, hour, added).await?;
     }
     if transaction.deletes_old_rows() {
-        let mut sql = transaction.sql();
-        sql.push("DELETE FROM token_hours WHERE hour < ").bind(now - KEPT);
-        transaction.execute(sql).await?;
+        transaction.execute(sql!("DELETE FROM token_hours WHERE hour < {oldest}", oldest = now - KEPT)).await?;
     }
-    let mut mark = transaction.sql();
     match transaction.dialect() {
         Dialect::Postgres => {
-            mark.push("SELECT txid_current()");
-            let row = transaction.connection().fetch_one(mark).await?;
+            let row = transaction.connection().fetch_one(sql!("SELECT txid_current()")).await?;
             Ok(Some(CommitMark::Transaction(row.get(0)?)))
         }
         Dialect::Sqlite => {
-            let row = transaction.connection().fetch_optional(select_hour(mark, first.hour)).await?;
+            let row = transaction.connection().fetch_optional(select_hour(first.hour)).await?;
             Ok(find(row.as_ref(), first)?.map(CommitMark::Row))
         }
     }
@@ -106,26 +101,22 @@ type HourCounts = BTreeMap<i64, RequestCounts>;
 
 /// Adds to the row of an hour.
 async fn add_to_hour(transaction: &mut Transaction, hour: Timestamp, added: HourCounts) -> Result<(), sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("INSERT INTO token_hours (hour, counts) VALUES (").bind(hour).push(", '[]') ON CONFLICT DO NOTHING");
-    transaction.execute(sql).await?;
-    let mut sql = select_hour(transaction.sql(), hour);
-    sql.push_either(" FOR UPDATE", "");
-    let row = transaction.connection().fetch_one(sql).await?;
+    let insert = sql!("INSERT INTO token_hours (hour, counts) VALUES ({hour}, '[]') ON CONFLICT DO NOTHING", hour);
+    transaction.execute(insert).await?;
+    let lock = sql!("SELECT hour, counts FROM token_hours WHERE hour = {hour} {pg: FOR UPDATE}", hour);
+    let row = transaction.connection().fetch_one(lock).await?;
     let mut counts = read(&row)?;
     for (token, more) in added {
         counts.entry(token).or_default().add(more);
     }
     let counts: Vec<_> = counts.iter().map(|(token, counts)| (token, counts.admitted, counts.refused)).collect();
-    let mut sql = transaction.sql();
-    sql.push("UPDATE token_hours SET counts = ").bind(serde_json::to_string(&counts).expect("numbers are JSON"));
-    sql.push(" WHERE hour = ").bind(hour);
-    transaction.execute(sql).await.map(drop)
+    let counts = serde_json::to_string(&counts).expect("numbers are JSON");
+    let update = sql!("UPDATE token_hours SET counts = {counts} WHERE hour = {hour}", counts, hour);
+    transaction.execute(update).await.map(drop)
 }
 
-fn select_hour(mut sql: Sql, hour: Timestamp) -> Sql {
-    sql.push("SELECT hour, counts FROM token_hours WHERE hour = ").bind(hour);
-    sql
+fn select_hour(hour: Timestamp) -> Sql {
+    sql!("SELECT hour, counts FROM token_hours WHERE hour = {hour}", hour)
 }
 
 /// Reads the counts of a row with an hour and its counts.
@@ -149,11 +140,9 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn is_committed(&self, mark: CommitMark) -> Result<Option<bool>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
         match mark {
             CommitMark::Transaction(id) => {
-                sql.push("SELECT txid_status(").bind(id).push(")");
-                let status: Option<String> = reader.fetch_one(sql).await?.get(0)?;
+                let status: Option<String> = reader.fetch_one(sql!("SELECT txid_status({id})", id)).await?.get(0)?;
                 Ok(match status.as_deref() {
                     Some("in progress") => None,
                     Some("aborted") => Some(false),
@@ -162,7 +151,7 @@ impl Store {
                 })
             }
             CommitMark::Row(left) => {
-                let row = reader.fetch_optional(select_hour(sql, left.hour)).await?;
+                let row = reader.fetch_optional(select_hour(left.hour)).await?;
                 Ok(Some(find(row.as_ref(), &left)? == Some(left)))
             }
         }
@@ -174,8 +163,7 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_token_hours(&self, since: Timestamp) -> Result<Vec<TokenHour>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT hour, counts FROM token_hours WHERE hour >= ").bind(since);
+        let sql = sql!("SELECT hour, counts FROM token_hours WHERE hour >= {since}", since);
         let mut hours = Vec::new();
         for row in &reader.fetch_all(sql).await? {
             let hour = row.get(0)?;
@@ -202,9 +190,7 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_token_names(&self, tokens: &[i64]) -> Result<Vec<(i64, String)>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT id, name FROM tokens WHERE id").in_ids(tokens);
-        let rows = reader.fetch_all(sql).await?;
+        let rows = reader.fetch_all(sql!("SELECT id, name FROM tokens WHERE id {in tokens}", tokens)).await?;
         Ok(rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, sqlx::Error>>()?)
     }
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::hours::{self, CommitMark, TokenHour};
 use crate::store::engine::Transaction;
-use crate::store::statement::Sql;
+use crate::store::statement::{Sql, sql};
 use crate::store::{Store, StoreError};
 
 /// The last use of a token.
@@ -81,7 +81,7 @@ async fn write(
     now: Timestamp,
 ) -> Result<(), UsesNotWritten> {
     if !used.is_empty() {
-        transaction.execute(touch(transaction.sql(), used)).await?;
+        transaction.execute(touch(used)).await?;
     }
     let mark = hours::add(&mut transaction, hours, now).await?;
     match (transaction.commit().await, mark) {
@@ -92,16 +92,15 @@ async fn write(
     }
 }
 
-fn touch(mut sql: Sql, used: &[TokenUse]) -> Sql {
+fn touch(used: &[TokenUse]) -> Sql {
     let rows = used.iter().map(|used| (used.id, used.at.as_microsecond(), used.route, &used.network));
     let rows = serde_json::to_string(&rows.collect::<Vec<_>>()).expect("numbers and texts are JSON");
-    sql.push("UPDATE tokens SET last_used_at = ");
-    sql.push_either("to_timestamp(used.at / 1e6)", "used.at");
-    sql.push(", last_used_route = used.route, last_used_network = used.network FROM ");
-    let columns = [("id", "bigint"), ("at", "bigint"), ("route", "text"), ("network", "text")];
-    sql.push_rows(rows, &columns).push(" AS used WHERE tokens.id = used.id");
-    sql.push(" AND (last_used_at IS NULL OR last_used_at < ")
-        .push_either("to_timestamp(used.at / 1e6)", "used.at")
-        .push(")");
-    sql
+    sql!(
+        "UPDATE tokens SET last_used_at = {pg: to_timestamp(used.at / 1e6) | lite: used.at},
+           last_used_route = used.route, last_used_network = used.network
+         FROM {rows rows: id bigint, at bigint, route text, network text} AS used
+         WHERE tokens.id = used.id
+           AND (last_used_at IS NULL OR last_used_at < {pg: to_timestamp(used.at / 1e6) | lite: used.at})",
+        rows
+    )
 }

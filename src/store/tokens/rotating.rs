@@ -9,7 +9,8 @@ use jiff::Timestamp;
 
 use super::{AuditEntry, CreatedToken, NewToken, details, insert, subject};
 use crate::store::audit::{self, Actor};
-use crate::store::engine::Retry;
+use crate::store::engine::retry;
+use crate::store::statement::sql;
 use crate::store::{Store, StoreError};
 
 /// The outcome of rotating a token.
@@ -46,59 +47,42 @@ impl Store {
         now: Timestamp,
         by: &Actor,
     ) -> Result<RotatedToken, StoreError> {
-        let token = NewToken { replaces: Some(id), ..token };
-        let mut retry = Retry::default();
-        loop {
-            match self.try_to_rotate_token(id, &token, overlap, now, by).await {
-                Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
+        let token = &NewToken { replaces: Some(id), ..token };
+        retry::run(|| async move {
+            let mut transaction = self.database.begin().await?;
+            let lock = sql!("SELECT revoked_at, expires_at FROM tokens WHERE id = {id} {pg: FOR UPDATE}", id);
+            let Some(old) = transaction.connection().fetch_optional(lock).await? else {
+                return Ok(RotatedToken::Unknown);
+            };
+            // Before the state of the old token: the form that is sent again may have revoked it.
+            let new = match insert(&mut transaction, token, now, by).await? {
+                CreatedToken::New(id) => id,
+                CreatedToken::Existing { id, .. } => return Ok(RotatedToken::Existing(id)),
+            };
+            let expires_at: Option<Timestamp> = old.get(1)?;
+            if old.get::<Option<Timestamp>>(0)?.is_some() {
+                return Ok(RotatedToken::Revoked);
             }
-        }
-    }
+            if expires_at.is_some_and(|expires_at| expires_at <= now) {
+                return Ok(RotatedToken::Expired);
+            }
+            // Saturates: an overlap without end.
+            let end = now.checked_add(overlap).unwrap_or(Timestamp::MAX);
+            let old_until = expires_at.map_or(end, |expires_at| expires_at.min(end));
+            let update = if overlap.is_zero() {
+                sql!("UPDATE tokens SET revoked_at = {old_until} WHERE id = {id}", old_until, id)
+            } else {
+                sql!("UPDATE tokens SET expires_at = {old_until} WHERE id = {id}", old_until, id)
+            };
+            transaction.execute(update).await?;
 
-    async fn try_to_rotate_token(
-        &self,
-        id: i64,
-        token: &NewToken,
-        overlap: Duration,
-        now: Timestamp,
-        by: &Actor,
-    ) -> Result<RotatedToken, StoreError> {
-        let mut transaction = self.database.begin().await?;
-        let mut lock = transaction.sql();
-        lock.push("SELECT revoked_at, expires_at FROM tokens WHERE id = ").bind(id).push_either(" FOR UPDATE", "");
-        let Some(old) = transaction.connection().fetch_optional(lock).await? else {
-            return Ok(RotatedToken::Unknown);
-        };
-        // Before the state of the old token: the form that is sent again may have revoked it.
-        let new = match insert(&mut transaction, token, now, by).await? {
-            CreatedToken::New(id) => id,
-            CreatedToken::Existing { id, .. } => return Ok(RotatedToken::Existing(id)),
-        };
-        let expires_at: Option<Timestamp> = old.get(1)?;
-        if old.get::<Option<Timestamp>>(0)?.is_some() {
-            return Ok(RotatedToken::Revoked);
-        }
-        if expires_at.is_some_and(|expires_at| expires_at <= now) {
-            return Ok(RotatedToken::Expired);
-        }
-        // Saturates: an overlap without end.
-        let end = now.checked_add(overlap).unwrap_or(Timestamp::MAX);
-        let old_until = expires_at.map_or(end, |expires_at| expires_at.min(end));
-        let mut update = transaction.sql();
-        update.push(if overlap.is_zero() {
-            "UPDATE tokens SET revoked_at = "
-        } else {
-            "UPDATE tokens SET expires_at = "
-        });
-        update.bind(old_until).push(" WHERE id = ").bind(id);
-        transaction.execute(update).await?;
-
-        let mut details = details(token);
-        details["old_until"] = audit::instant(old_until).into();
-        let entry = AuditEntry { action: "token.rotate", subject: subject(new), details };
-        audit::append(&mut transaction, by, entry, now).await?;
-        transaction.commit().await?;
-        Ok(RotatedToken::New { id: new, old_until })
+            let mut details = details(token);
+            details["old_until"] = audit::instant(old_until).into();
+            let entry = AuditEntry { action: "token.rotate", subject: subject(new), details };
+            audit::append(&mut transaction, by, entry, now).await?;
+            transaction.commit().await?;
+            Ok(RotatedToken::New { id: new, old_until })
+        })
+        .await
     }
 }

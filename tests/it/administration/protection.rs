@@ -1,6 +1,6 @@
 //! What keeps others out: every route against every defect, another account's session, another address.
 
-use formgate::administration::routes::{Needs, ROUTES};
+use formgate::administration::endpoints::{ENDPOINTS, Needs};
 use http::Method;
 
 use super::scene::{Administrator, SLUGS, Scene, form_of, random, text};
@@ -23,11 +23,17 @@ async fn state(scene: &Scene) -> Vec<[i64; 6]> {
     counts
 }
 
-/// The path of a route, about something that exists.
-fn path_of(route: &str, token: i64, link: &str) -> String {
+/// The path of an endpoint, about something that exists.
+fn path_of(path: &str, token: i64, link: &str) -> String {
     let segment =
-        if route.starts_with("/enter") { link.rsplit('/').next().unwrap_or_default() } else { &token.to_string() };
-    format!("/admin{}", route.replace("{}", segment))
+        if path.starts_with("/enter") { link.rsplit('/').next().unwrap_or_default() } else { &token.to_string() };
+    match path.split_once('{') {
+        Some((before, rest)) => {
+            let (_, after) = rest.split_once('}').expect("a place ends");
+            format!("/admin{before}{segment}{after}")
+        }
+        None => format!("/admin{path}"),
+    }
 }
 
 /// The fields that make each form valid.
@@ -107,47 +113,48 @@ on_both_databases! {
         let (token, _) = own.generate("kept").await;
         let link = scene.link("acme", "admin", 600).await;
         let before = state(&scene).await;
-        for route in &ROUTES {
-            let path = path_of(route.path, token, &link);
-            if route.method == Method::GET {
+        for endpoint in ENDPOINTS.iter() {
+            let needs = endpoint.handler.needs;
+            let path = path_of(endpoint.path, token, &link);
+            if endpoint.method == Method::GET {
                 for administrator in [&own, &viewer] {
                     for method in [Method::GET, Method::HEAD] {
                         let answer = administrator.call(method, &path).send().await;
-                        assert!([200, 404].contains(&answer.status.as_u16()), "{} {answer:?}", route.name);
+                        assert!([200, 404].contains(&answer.status.as_u16()), "{} {answer:?}", endpoint.name);
                     }
                 }
                 let stranger = own.caller.get(&path).send().await;
-                let expected = match route.needs {
+                let expected = match needs {
                     Needs::Nothing => 404,
                     Needs::Link => 200,
                     Needs::Viewer | Needs::Admin => 401,
                 };
-                assert_eq!(stranger.status, expected, "{} {stranger:?}", route.name);
+                assert_eq!(stranger.status, expected, "{} {stranger:?}", endpoint.name);
                 let foreign = own.caller.get(&path).header("cookie", &other.cookie).send().await;
-                assert_eq!(foreign.status, expected, "the session of another account at {}", route.name);
+                assert_eq!(foreign.status, expected, "the session of another account at {}", endpoint.name);
                 continue;
             }
             for defect in DEFECTS {
                 // A link is not bound to a session: anyone with the link may redeem it.
-                if route.needs == Needs::Link && (defect.contains("cookie") || defect.contains("form token")) {
+                if needs == Needs::Link && (defect.contains("cookie") || defect.contains("form token")) {
                     continue;
                 }
                 let answer = post_with(defect, &path, &own, &second, &other).await;
                 let expected = if defect.contains("cookie") { 401 } else { 403 };
-                assert_eq!(answer.status, expected, "{} with {defect}: {answer:?}", route.name);
+                assert_eq!(answer.status, expected, "{} with {defect}: {answer:?}", endpoint.name);
             }
-            if route.needs == Needs::Admin {
+            if needs == Needs::Admin {
                 let answer = post_with("nothing", &path, &viewer, &viewer, &other).await;
-                assert_eq!(answer.status, 403, "{} by a viewer", route.name);
+                assert_eq!(answer.status, 403, "{} by a viewer", endpoint.name);
                 assert!(text(&answer).contains("Your role is viewer"));
             }
             for (kind, status) in [("application/json", 415), ("multipart/form-data; boundary=x", 415), ("text/plain", 415)] {
                 let call = own.call(Method::POST, &path).header("origin", &format!("https://{}", own.host));
-                assert_eq!(call.header("content-type", kind).body("a=b").send().await.status, status, "{}", route.name);
+                assert_eq!(call.header("content-type", kind).body("a=b").send().await.status, status, "{}", endpoint.name);
             }
             let large = "x".repeat(17 * 1024);
             let answer = form_of(own.call(Method::POST, &path), &own.host, &[("name", &large)]).send().await;
-            assert_eq!(answer.status, 413, "{}", route.name);
+            assert_eq!(answer.status, 413, "{}", endpoint.name);
         }
         assert_eq!(state(&scene).await, before, "nothing was changed");
     }

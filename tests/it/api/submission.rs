@@ -4,7 +4,7 @@ mod foreign;
 mod kept;
 mod large;
 mod long;
-mod plan;
+pub(crate) mod plan;
 mod search;
 mod show;
 mod slow_settling;

@@ -124,6 +124,14 @@ impl Database {
         values.unwrap_or_else(|error| panic!("{query}: {error}"))
     }
 
+    /// The steps of SQLite's plan for a statement, whose values may be anything.
+    pub(crate) async fn steps(&self, statement: &str) -> Result<Vec<String>, sqlx::Error> {
+        use sqlx::Row;
+        let Self::Sqlite(pool) = self else { panic!("Postgres has plans of another form") };
+        let rows = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}"))).fetch_all(pool).await?;
+        rows.iter().map(|row| row.try_get("detail")).collect()
+    }
+
     /// Begins to count the rows that anybody inserts, updates or deletes in the tables of groups and users: triggers see
     /// each, one that stays as it was too.
     pub(crate) async fn count_row_writes(&self) {

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 
 use super::{Checkout, ConnectionPermit, Connections, IdleCheckout, PoolId, Retiring, Role};
+use crate::store::engine::schema_setting::SchemaSetting;
 use crate::store::engine::session::Session;
-use crate::store::engine::session_source::SchemaSetting;
 use crate::store::statement::Dialect;
 
 /// How many schemas a shared connection serves before the next schema gets a connection of its own, if one may be opened.

@@ -13,8 +13,9 @@ use std::sync::LazyLock;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use super::{InvalidLocation, Omitted};
+use super::InvalidLocation;
 use crate::store::engine::postgres::PostgresServer;
+use crate::store::engine::session_source::Omitted;
 pub(super) use parameters::SUPPORTED;
 use parameters::{Parameters, SSL_MODES};
 

@@ -14,18 +14,17 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
 use super::{OpenError, Pool};
-use crate::memory::{self, MemorySpent};
+use crate::memory::RowMemory;
 use crate::metrics::DatabaseFailure;
 use crate::store::engine::breaker::{BreakerPermit, TRIAL_LIMIT};
 use crate::store::engine::connections::ConnectionPermit;
-use crate::store::engine::database::WriterTurn;
 use crate::store::engine::database_time::Timing;
-use crate::store::engine::failure::is_stale_plan;
+use crate::store::engine::failure::{is_out_of_memory, is_stale_plan, out_of_memory, timed_out};
 use crate::store::engine::limits::DatabaseLimits;
 use crate::store::engine::pooler::Pooler;
-use crate::store::engine::session::{RowHandler, Session, timed_out};
+use crate::store::engine::session::Session;
 use crate::store::engine::write_access::ReadOnlyFile;
-use crate::store::statement::{Dialect, Row, Sql};
+use crate::store::statement::{Dialect, Row, RowHandler, Sql};
 use crate::telemetry::step;
 
 /// How much later than the database's own limit a statement is abandoned here, in case the database hangs.
@@ -48,6 +47,10 @@ pub(super) enum Found {
     /// It was idle, and not pinged.
     IdleUnverified,
 }
+
+/// Leave to write. Held for as long as the connection of a writer.
+#[derive(Debug)]
+pub(in crate::store::engine) struct WriterTurn(pub(in crate::store::engine) Option<OwnedSemaphorePermit>);
 
 /// A connection, and the state in which it is.
 #[derive(Debug)]
@@ -76,6 +79,8 @@ pub(crate) struct PooledConnection {
     was_large: bool,
     /// Its statements are soon repeated.
     keeps_statements: bool,
+    /// Where the rows of the request that uses it are counted. Those of commands and background tasks are not.
+    rows: Option<RowMemory>,
 }
 
 impl PooledConnection {
@@ -103,6 +108,7 @@ impl PooledConnection {
             in_transaction: false,
             was_large: false,
             keeps_statements: false,
+            rows: None,
         }
     }
 
@@ -112,9 +118,15 @@ impl PooledConnection {
         self
     }
 
-    /// An empty statement for this connection.
-    pub(crate) fn sql(&self) -> Sql {
-        Sql::new(self.dialect())
+    /// This connection, for a request whose rows are counted.
+    pub(in crate::store::engine) fn counting(mut self, rows: Option<RowMemory>) -> Self {
+        self.rows = rows;
+        self
+    }
+
+    /// Where the rows of the request are counted.
+    pub(in crate::store) fn rows(&self) -> HeldRows {
+        HeldRows(self.rows.clone())
     }
 
     pub(in crate::store) fn limits(&self) -> DatabaseLimits {
@@ -148,9 +160,9 @@ impl PooledConnection {
 
     /// All rows of a statement. They count against the memory of the current request.
     pub(crate) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
-        let mut rows = Vec::new();
+        let (mut rows, held) = (Vec::new(), self.rows());
         self.fetch_each(sql, &mut |row| {
-            hold_row_memory(row.bytes())?;
+            held.hold(row.bytes())?;
             rows.push(row);
             Ok(())
         })
@@ -179,6 +191,7 @@ impl PooledConnection {
         received: &mut usize,
         each: &mut RowHandler<'_>,
     ) -> Result<(), StatementFailure> {
+        self.log(&sql);
         if self.keeps_statements {
             sql.keep();
         }
@@ -202,11 +215,19 @@ impl PooledConnection {
 
     /// Runs a statement. Returns the number of affected rows.
     pub(in crate::store) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
+        self.log(&sql);
         self.was_large |= sql.bytes() > LARGE_STATEMENT;
         let began = Instant::now();
         let (limit, in_transaction) = (self.start_statement(), self.in_transaction);
         let outcome = timed(limit, self.session().execute(sql, in_transaction)).await;
         self.record(began, outcome)
+    }
+
+    /// Logs a statement as it can be pasted into `psql` or `sqlite3`, if somebody debugs.
+    fn log(&self, sql: &Sql) {
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            tracing::debug!(database = self.dialect().name(), statement = %sql.clone().pasteable(self.dialect()));
+        }
     }
 
     /// Removes the dead rows of a table, on Postgres. A transaction can't do that, so the table's schema has to be named
@@ -350,18 +371,14 @@ impl Drop for PooledConnection {
     }
 }
 
-/// Counts bytes of rows against the memory of the current request. The error ends the statement.
-pub(in crate::store) fn hold_row_memory(bytes: usize) -> Result<(), sqlx::Error> {
-    memory::hold_rows(bytes).map_err(out_of_memory)
-}
+/// Where the rows that a statement returns are counted.
+pub(in crate::store) struct HeldRows(Option<RowMemory>);
 
-/// Wraps [`MemorySpent`] as the error of a statement. [`crate::store::StoreError`] unwraps it.
-fn out_of_memory(spent: MemorySpent) -> sqlx::Error {
-    sqlx::Error::Decode(Box::new(spent))
-}
-
-pub(in crate::store::engine) fn is_out_of_memory(error: &sqlx::Error) -> bool {
-    matches!(error, sqlx::Error::Decode(cause) if cause.is::<MemorySpent>())
+impl HeldRows {
+    /// Counts bytes that are kept. The error ends the statement.
+    pub(in crate::store) fn hold(&self, bytes: usize) -> Result<(), sqlx::Error> {
+        self.0.as_ref().map_or(Ok(()), |rows| rows.hold(bytes)).map_err(out_of_memory)
+    }
 }
 
 /// Why a statement failed.

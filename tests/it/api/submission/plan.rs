@@ -17,12 +17,16 @@ use crate::support::folder;
 /// is in more than are looked up whatever else is asked for.
 const SUBMISSIONS: i64 = 22_000;
 
-/// An account with a copy of the filled database.
-async fn filled(engine: Engine) -> (Account, Store) {
+/// The URL of a copy of the filled database.
+pub(crate) async fn filled_database(engine: Engine) -> String {
     static FILLED: [OnceCell<String>; 2] = [const { OnceCell::const_new() }; 2];
     let filled = FILLED[usize::from(engine == Engine::Postgres)].get_or_init(|| fill(engine)).await;
-    let folder = folder::of_this_run();
-    let copy = engine.copy(filled, folder, &format!("filled-{:x}", rand::random::<u64>()));
+    engine.copy(filled, folder::of_this_run(), &format!("filled-{:x}", rand::random::<u64>()))
+}
+
+/// An account with a copy of the filled database.
+async fn filled(engine: Engine) -> (Account, Store) {
+    let copy = filled_database(engine).await;
     let account = account_with(engine, "", |tenant| tenant.set("database", copy));
     // On a new connection, which has prepared nothing yet.
     let store = open(account.database_url()).await;

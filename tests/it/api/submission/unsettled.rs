@@ -345,8 +345,13 @@ async fn searches_are_refused_for_a_while_where_deriving_takes_too_long() {
     assert_eq!(readiness.status, 200, "other tenants are served");
     assert!(readiness.json().to_string().contains("acme"), "{readiness:?}");
     assert_eq!(account.client.get("/api/v1/form").send().await.status, 200, "nothing but searches waits for it");
-    let since = Instant::now();
+    let (mut noted, mut since) = (i64::MAX, Instant::now());
     while behind().await > 0 {
+        // However long it takes on this machine: it gets on.
+        let [left] = database.integers("SELECT count(*) FROM intake").await;
+        if left < noted {
+            (noted, since) = (left, Instant::now());
+        }
         assert!(since.elapsed() < Duration::from_secs(60), "it goes on without a request");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -12,10 +12,11 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use url::form_urlencoded::Serializer;
 
 use super::settings;
-use crate::store::engine::location::{InvalidLocation, Omitted};
+use crate::store::engine::location::InvalidLocation;
 use crate::store::engine::pooler::Pooling;
 use crate::store::engine::postgres::{CONNECT_LIMIT, PostgresServer};
 use crate::store::engine::session_attributes::SessionAttributes;
+use crate::store::engine::session_source::Omitted;
 
 /// The parameters that have an effect, in addition to `options[NAME]`.
 pub(in crate::store::engine::location) const SUPPORTED: [&str; 19] = [

@@ -58,7 +58,7 @@ impl PooledConnection {
     /// Runs the last statements of a transaction and commits, all at once: each wait for SQLite's thread costs as much as a
     /// short statement. Only SQLite takes several statements with values. Returns the rows of all of them.
     pub(in crate::store) async fn fetch_and_commit(&mut self, mut sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
-        sql.push("; COMMIT");
+        sql.append(Sql::text("; COMMIT"));
         let rows = self.fetch_all(sql).await?;
         self.in_transaction = false;
         Ok(rows)
@@ -144,13 +144,12 @@ mod tests {
     }
 
     async fn busy_timeout(session: &mut Session) -> i64 {
-        let (mut sql, mut value) = (Sql::new(session.dialect()), 0);
-        sql.push("PRAGMA busy_timeout");
+        let mut value = 0;
         let mut read = |row: Row| {
             value = row.get(0)?;
             Ok(())
         };
-        session.fetch_each(sql, false, &mut read).await.unwrap();
+        session.fetch_each(Sql::text("PRAGMA busy_timeout"), false, &mut read).await.unwrap();
         value
     }
 }
