@@ -53,7 +53,7 @@ use http::request;
 use crate::config::{AdministrationConfig, GatewayConfig, Language};
 use crate::metrics::Metrics;
 use crate::oidc::Providers;
-use crate::shared::RedisClient;
+use crate::shared::announce::TokenChangeAnnouncer;
 pub use problem::page_of_refusal;
 use rates::SessionRates;
 use texts::Texts;
@@ -75,7 +75,7 @@ pub struct Administration {
 struct Shared {
     rates: SessionRates,
     /// Announces changed tokens to the other nodes, if Redis is configured.
-    redis: Option<Arc<RedisClient>>,
+    announcer: Option<Arc<TokenChangeAnnouncer>>,
     providers: Arc<Providers>,
     metrics: Metrics,
 }
@@ -97,11 +97,11 @@ pub struct Area {
 }
 
 impl Administration {
-    /// The area as configured, and the Redis that changed tokens are announced through.
+    /// The area as configured, and what announces changed tokens.
     #[must_use]
-    pub fn new(config: &GatewayConfig, redis: Option<Arc<RedisClient>>, metrics: Metrics) -> Self {
+    pub fn new(config: &GatewayConfig, announcer: Option<Arc<TokenChangeAnnouncer>>, metrics: Metrics) -> Self {
         let providers = Arc::new(Providers::new(config.webhooks.requests.dns_servers.clone()));
-        let shared = Shared { rates: SessionRates::default(), redis, providers, metrics };
+        let shared = Shared { rates: SessionRates::default(), announcer, providers, metrics };
         let administration = Self { settings: ArcSwapOption::empty(), shared: Arc::new(shared) };
         administration.configure(config);
         administration

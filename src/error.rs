@@ -186,6 +186,7 @@ impl From<StoreError> for Refusal {
             | StoreError::ReadOnly(_)
             | StoreError::OfDrill
             | StoreError::Unsettled
+            | StoreError::RowLost
             | StoreError::SchemaOlder { .. }
             | StoreError::SchemaNewer { .. }
             | StoreError::SchemaUnreleased => Self::DatabaseUnavailable(Arc::new(error)),

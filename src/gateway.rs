@@ -48,7 +48,7 @@ use crate::outbound::{Client, Guard, TestRequests};
 use crate::quota::Quota;
 use crate::registry::{self, FileTenants, FollowRegistry, Following, LoadError, Loaded, NodeName, RegistrySeals};
 use crate::request::{Pipeline, RequestsInFlight};
-use crate::shared::announce::TokenChangeSubscription;
+use crate::shared::announce::{TokenChangeAnnouncer, TokenChangeSubscription};
 use crate::shared::{RedisClient, RedisClientError, RedisConnections};
 use crate::shares::Shares;
 use crate::store::Connections;
@@ -152,7 +152,8 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let (servers, announced_servers) = DatabaseServers::channel();
     let following = config.gateway.registry.as_ref().zip(registered).map(|(registry, (node, loaded))| {
         let (files, served) = (&config.tenants, (Arc::clone(&directory), servers.clone()));
-        Arc::new(Following::new(registry, loaded, files, served, node, seals, &metrics))
+        let following = Following::new(registry, loaded, files, served, node, seals, &metrics);
+        Arc::new(if config.gateway.operator.is_some() { following.of_operator() } else { following })
     });
     if let Some(following) = &following {
         following.begin_with_certificates().await;
@@ -166,7 +167,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
                 RedisConnections::open(Arc::clone(&client), redis.timeout, redis.on_failure, metrics.clone()).await,
             );
             let changes = TokenChanges { directory: Arc::clone(&directory), missed: Arc::clone(&missed) };
-            let announcer = Arc::clone(&client);
+            let announcer = Arc::new(TokenChangeAnnouncer::new(Arc::clone(&client), metrics.redis.clone()));
             let listening = TokenChangeSubscription::start(client, Arc::clone(&connections), Arc::new(changes));
             (Some((connections, redis.on_failure)), Some(listening), Some(announcer))
         }
@@ -282,7 +283,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         gateway: Arc::clone(&served_config),
         domains: domains.clone(),
         waits: Shares::new(WAITS_OF_A_CALLER, WAITS),
-        redis: announcer,
+        announcer,
     };
     for listener in &operator_listeners {
         tracing::info!(address = listener.to_string(), "operator API is served");

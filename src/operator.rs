@@ -34,7 +34,7 @@ use crate::endpoint::{BodyKind, Endpoint, Endpoints, Matched, Segments, endpoint
 use crate::registry::Following;
 use crate::registry::editing::Editor;
 use crate::reply::Reply;
-use crate::shared::{RedisClient, announce};
+use crate::shared::announce::TokenChangeAnnouncer;
 use crate::shares::{Share, Shares};
 use crate::store::Registry;
 use crate::tenant::Directory;
@@ -120,7 +120,7 @@ pub struct OperatorApi {
     /// The calls that wait for a change, for nodes or for a look at a domain, by their callers.
     pub waits: Shares,
     /// Announces changed tokens to the other nodes, if Redis is configured.
-    pub redis: Option<Arc<RedisClient>>,
+    pub announcer: Option<Arc<TokenChangeAnnouncer>>,
 }
 
 impl OperatorApi {
@@ -167,15 +167,13 @@ impl OperatorApi {
         Ok(self.following()?.registry().await?)
     }
 
-    /// Announces that a tenant's tokens changed. If that fails, the other nodes notice within a minute.
+    /// Announces that a tenant's tokens changed.
     async fn announce_tokens(&self, slug: &str) {
         if let Some(tenant) = self.directory.load().tenant(slug) {
             tenant.tokens.changed();
         }
-        if let Some(redis) = &self.redis
-            && let Err(cause) = announce::announce(redis, slug).await
-        {
-            tracing::warn!(tenant = slug, cause, "a change of tokens was not announced through Redis");
+        if let Some(announcer) = &self.announcer {
+            announcer.announce(slug).await;
         }
     }
 }

@@ -4,7 +4,8 @@
 //! it reads a file. Here they become tenants that are served: `following` takes the increments into the
 //! [directory](crate::tenant::Directory), next to the tenants of the files, and keeps a `snapshot` on disk, so that a node
 //! starts while the registry is away. `obtained` has the certificates of domains. `keepers` divides the work for tenants
-//! between the nodes, and `subscribed` knows which of them have subscriptions. [`editing`] checks a change before it is written, for the operator API and for
+//! between the nodes, and `subscribed` knows which of them have subscriptions. `missing_rights` has what the role of this node may
+//! not do. [`editing`] checks a change before it is written, for the operator API and for
 //! commands alike.
 //!
 //! A tenant belongs to a file or to the registry. The registry can't change a tenant of a file, and a file that claims
@@ -17,6 +18,7 @@ mod follow_task;
 mod following;
 mod keepers;
 mod loading;
+mod missing_rights;
 mod node_name;
 mod obtained;
 mod presence;
@@ -30,6 +32,7 @@ pub use follow_task::FollowRegistry;
 pub use following::{FollowError, Followed, Following, Rows, Unready};
 pub use keepers::{Duty, Keepers, KeptTenants};
 pub use loading::{LoadError, Loaded, load, load_existing};
+pub use missing_rights::MissingRights;
 pub use node_name::NodeName;
 pub use obtained::{
     ObtainedCertificate, ObtainedCertificates, ObtainedError, OpenedPair, RegistrySeals, UnopenedCertificate,

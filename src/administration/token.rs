@@ -14,7 +14,6 @@ use super::tokens::{TokenRow, ValuePage, faulty, sent_before, zone_of};
 use super::visit::{Change, Member};
 use crate::error::Refusal;
 use crate::reply::Reply;
-use crate::shared::announce;
 use crate::tenant::token::{self, Rotated, RotationRequest};
 
 /// The parameter of the page after a change that Redis did not take.
@@ -87,7 +86,7 @@ async fn show_with(
 pub(super) async fn ask_revoke(member: &Member<'_>, id: &str) -> Result<Reply, Refusal> {
     let Some(token) = find(member, id).await? else { return Ok(unknown(member)) };
     let text = &member.area.texts.revoke;
-    let felt = match &member.area.shared.redis {
+    let felt = match &member.area.shared.announcer {
         Some(_) => &text.soon_by_redis,
         None => &text.soon,
     };
@@ -157,12 +156,10 @@ pub(super) async fn rotate(change: &Change<'_>, id: &str) -> Result<Reply, Refus
 pub(super) async fn announce(member: &Member<'_>) -> bool {
     let tenant = member.visit.tenant;
     tenant.tokens.changed();
-    let Some(redis) = &member.area.shared.redis else { return true };
-    let announced = announce::announce(redis, &tenant.slug).await;
-    if let Err(cause) = &announced {
-        tracing::warn!(tenant = &*tenant.slug, cause, "a change of tokens was not announced through Redis");
+    match &member.area.shared.announcer {
+        Some(announcer) => announcer.announce(&tenant.slug).await,
+        None => true,
     }
-    announced.is_ok()
 }
 
 async fn find(member: &Member<'_>, id: &str) -> Result<Option<TokenRow>, Refusal> {

@@ -141,7 +141,7 @@ async fn announce(tenant: &TenantChoice) {
     let announcing = async {
         let Some(redis) = tenant.file.load()?.gateway.redis else { return Ok(()) };
         let client = RedisClient::new(&redis.target)?;
-        announce::announce(&client, &tenant.tenant).await.map_err(anyhow::Error::msg)
+        announce::announce(&client, &tenant.tenant).await.map_err(anyhow::Error::from)
     };
     if let Err(failure) = announcing.await {
         print_stderr(&format!(

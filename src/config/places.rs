@@ -11,7 +11,7 @@ use rustix::fs::Access;
 
 use super::problem::Problem;
 use super::source::SourceSpan;
-use crate::rights;
+use crate::{regular_file, rights};
 
 /// The places, with where they are configured.
 #[derive(Debug, Default)]
@@ -50,12 +50,24 @@ impl Places {
             of_folder(path, span, "the socket")
         });
         let registry = self.registry.iter().filter_map(|(path, span)| {
+            if let Some(problem) = of_other_kind(path, span, "the registry") {
+                return Some(problem);
+            }
             let there = path.ancestors().skip(1).find(|folder| folder.exists()).filter(|_| !path.exists())?;
             not_writable(there, span, "the registry")
         });
-        let snapshot = self.snapshot.iter().filter_map(|(path, span)| of_folder(path, span, "the snapshot"));
+        let snapshot = self.snapshot.iter().filter_map(|(path, span)| {
+            of_other_kind(path, span, "the snapshot").or_else(|| of_folder(path, span, "the snapshot"))
+        });
         addresses.chain(sockets).chain(registry).chain(snapshot).collect()
     }
+}
+
+/// That there is something at the path of a file that is none, such as a named pipe.
+fn of_other_kind(path: &Path, span: &SourceSpan, what: &str) -> Option<Problem> {
+    let is_other = regular_file::metadata(path).is_ok_and(|data| !data.is_file());
+    let problem = || Problem::at(span, format!("the path of {what} leads to something that is not a regular file"));
+    is_other.then(|| problem().help("remove it, or choose another path"))
 }
 
 /// What keeps a file from being created in its folder.

@@ -7,6 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::DomainsError;
+use crate::registry::MissingRights;
+use crate::store::registry::RegistryUse;
 use crate::store::with_causes;
 
 /// How long a fault of a domain is reported if this node does not work on the domain again.
@@ -14,20 +16,25 @@ use crate::store::with_causes;
 /// Larger: a fault that is gone is reported for longer. Smaller: a fault seems to be gone until the lease of the domain ends.
 const REPORTED: Duration = Duration::from_mins(15);
 
-/// What to do about rights that are missing.
-const GRANT: &str = "grant them, as `The registry` in deploy/README.md shows";
-
 /// The faults.
-#[derive(Debug, Default)]
-pub(super) struct Trouble(Mutex<Faults>);
+#[derive(Debug)]
+pub(super) struct Trouble {
+    /// What the role of this node may not do. Some of the work may not be due for weeks.
+    pub(super) rights: MissingRights,
+    faults: Mutex<Faults>,
+}
 
 #[derive(Debug, Default)]
 struct Faults {
     work: Option<String>,
-    /// The rights that the role of this node lacks in the registry.
-    rights: Vec<String>,
     /// The last domain that failed, why, and when.
     domain: Option<(String, String, Instant)>,
+}
+
+impl Default for Trouble {
+    fn default() -> Self {
+        Self { rights: MissingRights::new([RegistryUse::WorkOnDomains]), faults: Mutex::default() }
+    }
 }
 
 impl Trouble {
@@ -41,25 +48,6 @@ impl Trouble {
             tracing::error!(cause, "domains can't be looked after");
         }
         faults.work = cause;
-    }
-
-    /// Notes the rights that the role of this node lacks in the registry. Some of the work may not be due for weeks.
-    pub(super) fn note_rights(&self, missing: Vec<String>) {
-        let mut faults = self.lock();
-        if faults.rights != missing {
-            if missing.is_empty() {
-                tracing::info!("the role of this node has all rights for domains in the registry again");
-            } else {
-                let (missing, next_step) = (missing.join(", "), GRANT);
-                tracing::error!(missing, next_step, "the role of this node lacks rights in the registry");
-            }
-        }
-        faults.rights = missing;
-    }
-
-    /// Whether rights were missing when they were last looked at.
-    pub(super) fn lacks_rights(&self) -> bool {
-        !self.lock().rights.is_empty()
     }
 
     /// Notes a step of a domain.
@@ -84,14 +72,12 @@ impl Trouble {
             faults.domain = None;
         }
         let domain = faults.domain.as_ref().map(|(host, cause, _)| format!("{host}: {cause}"));
-        let rights = (!faults.rights.is_empty())
-            .then(|| format!("the role of this node lacks {} in the registry; {GRANT}", faults.rights.join(", ")));
-        rights.or_else(|| faults.work.clone()).or(domain)
+        self.rights.describe().or_else(|| faults.work.clone()).or(domain)
     }
 
     fn lock(&self) -> MutexGuard<'_, Faults> {
         // Each change is a single assignment.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

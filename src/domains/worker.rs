@@ -17,9 +17,7 @@ use super::reason::DNS_DOWN;
 use super::{Domains, DomainsError, Reason, budgets};
 use crate::background::{Run, Task};
 use crate::store::Registry;
-use crate::store::registry::{
-    DomainCount, DomainFilter, DomainRecord, DomainState, DueDomain, RegistryUse, StoredCounts,
-};
+use crate::store::registry::{DomainCount, DomainFilter, DomainRecord, DomainState, DueDomain, StoredCounts};
 
 /// How often rows that are due are looked for.
 ///
@@ -103,7 +101,6 @@ pub struct DomainWorker {
     /// When budgets that are full were removed.
     forgot_at: Option<Instant>,
     counted_at: Option<Instant>,
-    rights_checked_at: Option<Instant>,
 }
 
 /// A domain that is worked on.
@@ -130,12 +127,11 @@ impl DomainWorker {
             restores: 0,
             forgot_at: None,
             counted_at: None,
-            rights_checked_at: None,
         }
     }
 
     async fn work(&mut self) -> Result<(), DomainsError> {
-        self.check_rights().await?;
+        self.domains.trouble.rights.check(self.domains.registry().await?).await?;
         let directory = self.domains.directory.load_full();
         let restores = self.domains.following.restores();
         if self.made_at.is_none_or(|at| at.elapsed() >= MAKE_INTERVAL) || self.restores != restores {
@@ -154,17 +150,6 @@ impl DomainWorker {
         if self.counted_at.is_none_or(|at| at.elapsed() >= READ_COUNTS_INTERVAL) {
             self.counted_at = Some(Instant::now());
             self.count().await?;
-        }
-        Ok(())
-    }
-
-    /// Looks at the rights of this node's role at the start and now and then, and more often while some are missing.
-    async fn check_rights(&mut self) -> Result<(), DomainsError> {
-        let interval = if self.domains.trouble.lacks_rights() { COUNT_INTERVAL } else { MAKE_INTERVAL };
-        if self.rights_checked_at.is_none_or(|at| at.elapsed() >= interval) {
-            let missing = self.domains.registry().await?.missing_rights(&[RegistryUse::WorkOnDomains]).await?;
-            self.domains.trouble.note_rights(missing);
-            self.rights_checked_at = Some(Instant::now());
         }
         Ok(())
     }

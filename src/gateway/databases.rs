@@ -162,7 +162,7 @@ impl Databases {
         if let Some(webhooks) = &self.webhooks {
             webhooks.surveyed().await;
         }
-        let tenants = self.inspected_tenants().await;
+        let (tenants, between) = self.inspected_tenants().await;
         let mut new_faults = 0;
         for tenant in &tenants {
             if !self.is_inspected(tenant) {
@@ -176,9 +176,7 @@ impl Databases {
             report(&found, &before, new_faults <= LOGGED);
             self.lock().insert(Arc::clone(&tenant.slug), found);
             self.publish();
-            let nodes = self.following.as_ref().map_or(1, |following| following.keepers().nodes());
-            let pause = BETWEEN_DATABASES * u32::try_from(nodes).unwrap_or(u32::MAX);
-            sleep(pause.max(REST * began.elapsed())).await;
+            sleep(between.max(REST * began.elapsed())).await;
         }
         if new_faults > LOGGED {
             tracing::warn!(
@@ -191,8 +189,9 @@ impl Databases {
         self.publish();
     }
 
-    /// The tenants of this node's share, those with subscriptions first.
-    async fn inspected_tenants(&self) -> Vec<Arc<TenantConfig>> {
+    /// The tenants of this node's share, those with subscriptions first, and the pause between two of them. The smaller the
+    /// share, the longer the pause: a round takes every node as long as it would take one node alone.
+    async fn inspected_tenants(&self) -> (Vec<Arc<TenantConfig>>, Duration) {
         let directory = self.directory.load_full();
         if let Some(following) = &self.following {
             following.check_files(directory.configs()).await;
@@ -201,7 +200,11 @@ impl Databases {
         if let Some(webhooks) = &self.webhooks {
             tenants.sort_by_cached_key(|tenant| !webhooks.is_watched(&tenant.slug));
         }
-        tenants
+        let nodes = self.following.as_ref().map_or(1, |following| following.keepers().nodes());
+        // A tenant of a file is inspected by every node.
+        let all: usize = directory.configs().map(|tenant| if tenant.origin.is_registered() { 1 } else { nodes }).sum();
+        let [all, own] = [all, tenants.len().max(1)].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+        (tenants, BETWEEN_DATABASES * all / own)
     }
 
     /// Whether this node looks after a tenant, or has to find out whether it can again.

@@ -87,7 +87,7 @@ impl ReadinessParts {
                 _ if following.is_unlisted() => {
                     "it takes no writes of this node; callers do not wait for it".to_owned()
                 }
-                state => state,
+                state => following.missing_rights().unwrap_or(state),
             };
             parts.insert("registry", state);
             let unready = following.unready();

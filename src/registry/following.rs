@@ -25,6 +25,7 @@ pub use ready::{Rows, Unready};
 use super::claimed::FileTenants;
 use super::keepers::{Keepers, KeptTenants};
 use super::loading::{Loaded, open, read_rows, read_whole};
+use super::missing_rights::MissingRights;
 use super::node_name::NodeName;
 use super::obtained::{ObtainedCertificates, RegistrySeals};
 use super::presence::{Presence, Sightings};
@@ -33,7 +34,7 @@ use super::subscribed::SubscribedTenants;
 use super::with_files::why_not;
 use crate::config::{RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::metrics::{Metrics, RegistryMetrics};
-use crate::store::registry::{Beat, Head, Look, PAGE, RegistryMark, RegistryRow};
+use crate::store::registry::{Beat, Head, Look, PAGE, RegistryMark, RegistryRow, RegistryUse};
 use crate::store::{Registry, StoreError, with_causes};
 use crate::tenant::{DatabaseServers, Directory, RemovedDatabase, close_removed, last_used};
 
@@ -69,6 +70,7 @@ pub struct Following {
     state: Mutex<FollowingState>,
     sightings: Mutex<Sightings>,
     keepers: Arc<Keepers>,
+    rights: MissingRights,
     subscribed: SubscribedTenants,
     shares_changed: Notify,
     /// How many tenants this node looks after, and by what that was counted.
@@ -156,6 +158,7 @@ impl Following {
             metrics: metrics.registry.clone(),
             all_metrics: metrics.clone(),
             keepers: Arc::new(Keepers::new(node.id())),
+            rights: MissingRights::new([RegistryUse::Follow]),
             subscribed: SubscribedTenants::default(),
             shares_changed: Notify::new(),
             kept: ArcSwap::default(),
@@ -176,6 +179,12 @@ impl Following {
             following.publish(&followed);
         }
         following
+    }
+
+    /// The same for a node that serves the operator API, which needs more rights.
+    #[must_use]
+    pub fn of_operator(self) -> Self {
+        Self { rights: MissingRights::new([RegistryUse::Follow, RegistryUse::Operate]), ..self }
     }
 
     /// The tenants of a loaded registry that can be read.
@@ -236,6 +245,12 @@ impl Following {
     #[must_use]
     pub fn is_unlisted(&self) -> bool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_unlisted
+    }
+
+    /// What the role of this node may not do with the registry, and what to do about it.
+    #[must_use]
+    pub fn missing_rights(&self) -> Option<String> {
+        self.rights.describe()
     }
 
     /// Whether a node wrote to the registry a short while ago, whatever the clock of the registry says.
@@ -300,7 +315,8 @@ impl Following {
             let Followed { head, certificates, .. } = &*self.followed.lock().await;
             [head.mark(), certificates.of]
         };
-        let Look { mut head, has: [has_rows, has_certificates], beats } = registry.look(marks).await?;
+        let Look { mut head, has: [has_rows, has_certificates], beats, keeping, subscribed } =
+            registry.look(marks).await?;
         let mut followed = self.followed.lock().await;
         let own_beat = beats.get(self.node.id()).cloned();
         self.sightings.lock().unwrap_or_else(PoisonError::into_inner).note(beats);
@@ -342,7 +358,11 @@ impl Following {
         if is_applied || followed.presence.is_due() {
             self.beat(registry, &mut followed).await;
         }
-        self.follow_shares(registry, &mut followed).await?;
+        self.follow_shares(registry, &mut followed, keeping, subscribed).await?;
+        drop(followed);
+        if self.config.is_written {
+            self.rights.check(registry).await?;
+        }
         Ok(())
     }
 

@@ -1,11 +1,14 @@
 //! Which node looks after a tenant of the registry: watches its database, delivers its webhooks and inspects it.
 //!
 //! Of the nodes that can, the one with the highest weight is the tenant's *keeper*, and the next one its *deputy*. A weight is a
-//! hash of the node and the tenant, so each node gets its share, and when one comes or goes only its own tenants move. Nodes
-//! need not agree: leases in the tenants' databases decide who sends an event. If two take themselves for the keeper, both look;
-//! if none does, the deputy delivers what is still due after a while.
+//! hash of the node and the tenant, so each node gets its share, and when one comes or goes only its own tenants move. Whoever
+//! looks after a tenant on Postgres asks its server once a second what was written, so the tenants of one server are divided
+//! between a few nodes, chosen in the same way (`choice`). Nodes need not agree: leases in the tenants' databases decide who sends
+//! an event. If two take themselves for the keeper, both look; if none does, the deputy delivers what is still due after a while.
 //!
 //! A tenant of a file is looked after by every node that has the file.
+
+mod choice;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +19,8 @@ use arc_swap::ArcSwap;
 
 use crate::config::TenantConfig;
 use crate::store::registry::KeepingNode;
+pub use choice::Duty;
+use choice::{Candidate, duty, hash_of, weight};
 
 /// How long a node that no longer writes still looks after its tenants, in the eyes of the others. It is several times as
 /// long as the time between two beats.
@@ -29,67 +34,6 @@ const GONE_AFTER: Duration = Duration::from_secs(12);
 /// Larger: after a crash of all nodes, their successors leave tenants to the dead for longer. Smaller: a node that starts
 /// looks after the tenants of the others for a moment.
 const UNSEEN_GONE_AFTER: Duration = Duration::from_secs(3);
-
-/// What a node has to do for a tenant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Duty {
-    /// It looks after the tenant.
-    Keeper,
-    /// It does so if the keeper does not.
-    Deputy,
-    /// Others look after the tenant.
-    Nothing,
-}
-
-/// A number that looks random and is the same in every version of this program (FNV-1a).
-fn hash_of(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// Mixes the bits of two hashes (the finalizer of `SplitMix64`).
-fn weight(tenant: u64, node: u64) -> u64 {
-    let mut mixed = tenant ^ node.rotate_left(32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
-
-/// A node that looks after tenants, as the choice sees it.
-#[derive(Clone, Debug)]
-struct Candidate {
-    id: String,
-    hash: u64,
-    /// The tenants that it can't look after.
-    unable: Arc<HashSet<String>>,
-    /// The mark of that list.
-    mark: String,
-}
-
-impl Candidate {
-    fn new(id: &str, unable: HashSet<String>, mark: String) -> Self {
-        Self { id: id.to_owned(), hash: hash_of(id), unable: Arc::new(unable), mark }
-    }
-
-    fn outweighs(&self, own: &Self, tenant: u64) -> bool {
-        (weight(tenant, self.hash), &self.id) > (weight(tenant, own.hash), &own.id)
-    }
-}
-
-/// The duty of a node for a tenant, next to the `others` that look after tenants. If none can, each is tried.
-fn duty(own: &Candidate, others: &[Candidate], slug: &str) -> Duty {
-    let is_able = |node: &Candidate| !node.unable.contains(slug);
-    let only_able = is_able(own) || others.iter().any(is_able);
-    if only_able && !is_able(own) {
-        return Duty::Nothing;
-    }
-    let tenant = hash_of(slug);
-    let before = others.iter().filter(|node| (!only_able || is_able(node)) && node.outweighs(own, tenant)).take(2);
-    match before.count() {
-        0 => Duty::Keeper,
-        1 => Duty::Deputy,
-        _ => Duty::Nothing,
-    }
-}
 
 /// How many tenants a node looks after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,15 +100,18 @@ impl Keepers {
     /// What this node has to do for a tenant.
     #[must_use]
     pub fn duty(&self, tenant: &TenantConfig) -> Duty {
-        if tenant.origin.is_registered() { self.duty_of(&tenant.slug) } else { Duty::Keeper }
+        match tenant.origin.is_registered() {
+            true => self.duty_of(&tenant.slug, tenant.database.server_hash()),
+            false => Duty::Keeper,
+        }
     }
 
-    fn duty_of(&self, slug: &str) -> Duty {
+    fn duty_of(&self, slug: &str, server: Option<u64>) -> Duty {
         let nodes = self.nodes.load();
         if !self.is_keeping.load(Ordering::Acquire) && !nodes.others.is_empty() {
             return Duty::Nothing;
         }
-        duty(&nodes.own, &nodes.others, slug)
+        duty(&nodes.own, &nodes.others, slug, server)
     }
 
     /// Grows whenever the duty for any tenant may be another one.
@@ -305,68 +252,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn candidate(id: &str, unable: &[&str]) -> Candidate {
-        Candidate::new(id, unable.iter().map(ToString::to_string).collect(), String::new())
-    }
-
-    /// The keeper and the deputy of each tenant, as the nodes see it themselves.
-    fn chosen(nodes: &[Candidate], tenants: usize) -> Vec<[Option<String>; 2]> {
-        let chosen = |slug: String| {
-            let mut found = [None, None];
-            for own in nodes {
-                let others: Vec<_> = nodes.iter().filter(|node| node.id != own.id).cloned().collect();
-                let place = match duty(own, &others, &slug) {
-                    Duty::Keeper => &mut found[0],
-                    Duty::Deputy => &mut found[1],
-                    Duty::Nothing => continue,
-                };
-                assert_eq!(place.replace(own.id.clone()), None, "only one");
-            }
-            found
-        };
-        (0..tenants).map(|tenant| chosen(format!("tenant-{tenant}"))).collect()
-    }
-
-    #[test]
-    fn each_tenant_has_one_keeper_and_one_deputy_and_each_node_its_share() {
-        let ids = ["5f0c", "5f0d", "90aa", "c3d1", "ffff"];
-        let nodes = ids.map(|id| candidate(id, &[]));
-        let chosen = chosen(&nodes, 2_000);
-        for place in 0..2 {
-            for id in ids {
-                let share = chosen.iter().filter(|of| of[place].as_deref() == Some(id)).count();
-                assert!((320..480).contains(&share), "{id} has {share} of 2,000");
-            }
-        }
-        assert!(chosen.iter().all(|[keeper, deputy]| keeper.is_some() && deputy.is_some()));
-    }
-
-    #[test]
-    fn when_a_node_goes_only_its_tenants_move_and_to_their_deputies() {
-        let nodes = ["5f0c", "5f0d", "90aa", "c3d1"].map(|id| candidate(id, &[]));
-        let (before, after) = (chosen(&nodes, 1_000), chosen(&nodes[1..], 1_000));
-        for (before, after) in before.iter().zip(&after) {
-            let [keeper, deputy] = before;
-            let is_gone = keeper.as_deref() == Some("5f0c");
-            assert_eq!(&after[0], if is_gone { deputy } else { keeper });
-        }
-    }
-
-    #[test]
-    fn a_node_that_cannot_is_passed_over_unless_no_node_can() {
-        let unable = ["tenant-0"];
-        let nodes = ["5f0c", "5f0d", "90aa"].map(|id| candidate(id, &[]));
-        let [[keeper, deputy]] = chosen(&nodes, 1).try_into().unwrap();
-        let without_keeper: Vec<_> = nodes
-            .iter()
-            .map(|node| candidate(&node.id, if Some(&node.id) == keeper.as_ref() { &unable } else { &[] }))
-            .collect();
-        let [[next, _]] = chosen(&without_keeper, 1).try_into().unwrap();
-        assert_eq!(next, deputy);
-        let none = nodes.clone().map(|node| candidate(&node.id, &unable));
-        assert_eq!(chosen(&none, 1), [[keeper, deputy]]);
-    }
-
     fn row(id: &str, beat: &str, is_recent: bool) -> KeepingNode {
         KeepingNode { id: id.to_owned(), beat: beat.to_owned(), mark: String::new(), is_recent }
     }
@@ -396,9 +281,9 @@ mod tests {
         keepers.begin();
         assert_eq!(keepers.own_list(std::iter::empty()).map(|(_, list)| list), Some(Vec::new()));
         keepers.rest();
-        assert_eq!(keepers.duty_of("acme"), Duty::Keeper);
+        assert_eq!(keepers.duty_of("acme", None), Duty::Keeper);
         assert_eq!(keepers.own_list(std::iter::empty()), None);
         see(&keepers, vec![row("new", "1", true)]);
-        assert_eq!(keepers.duty_of("acme"), Duty::Nothing);
+        assert_eq!(keepers.duty_of("acme", None), Duty::Nothing);
     }
 }

@@ -16,6 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::client::RedisClient;
 use super::connections::RedisConnections;
 use super::refusals::{BackgroundCall, is_refusal};
+use crate::metrics::RedisMetrics;
 
 const CHANNEL: &str = "formgate:tokens";
 
@@ -168,15 +169,73 @@ async fn listen(
     }
 }
 
+/// Why a change was not announced.
+#[derive(Debug, thiserror::Error)]
+pub enum AnnounceError {
+    /// Redis answered with an error.
+    #[error("{0}")]
+    Refused(RedisError),
+    /// The connection broke, or could not be opened.
+    #[error("{0}")]
+    Lost(RedisError),
+    /// There was no answer in time.
+    #[error("it does not answer")]
+    Silent,
+}
+
+impl From<RedisError> for AnnounceError {
+    fn from(error: RedisError) -> Self {
+        if is_refusal(&error) { Self::Refused(error) } else { Self::Lost(error) }
+    }
+}
+
+impl AnnounceError {
+    /// The value of the metric's label `reason`.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => "refused",
+            Self::Lost(_) => "connection",
+            Self::Silent => "timeout",
+        }
+    }
+}
+
 /// Announces to every node that a tenant's tokens changed.
 ///
 /// # Errors
-/// The error from Redis, or that it did not answer in time.
-pub async fn announce(client: &RedisClient, slug: &str) -> Result<(), String> {
+/// [`AnnounceError`].
+pub async fn announce(client: &RedisClient, slug: &str) -> Result<(), AnnounceError> {
     let announcing = async {
-        let mut redis = client.connect().await.map_err(|error| error.to_string())?;
-        let number: u64 = redis.incr(NEWEST, 1).await.map_err(|error| error.to_string())?;
-        redis.publish::<_, _, ()>(CHANNEL, format!("{number} {slug}")).await.map_err(|error| error.to_string())
+        let mut redis = client.connect().await?;
+        let number: u64 = redis.incr(NEWEST, 1).await?;
+        Ok(redis.publish::<_, _, ()>(CHANNEL, format!("{number} {slug}")).await?)
     };
-    tokio::time::timeout(TIME_LIMIT, announcing).await.unwrap_or_else(|_| Err("it does not answer".to_owned()))
+    tokio::time::timeout(TIME_LIMIT, announcing).await.unwrap_or(Err(AnnounceError::Silent))
+}
+
+/// Announces the changes that are made through a node.
+#[derive(Debug)]
+pub struct TokenChangeAnnouncer {
+    client: Arc<RedisClient>,
+    metrics: RedisMetrics,
+}
+
+impl TokenChangeAnnouncer {
+    /// Counts what can't be announced.
+    #[must_use]
+    pub fn new(client: Arc<RedisClient>, metrics: RedisMetrics) -> Self {
+        Self { client, metrics }
+    }
+
+    /// Announces to every node that a tenant's tokens changed. Returns whether that was done. If not, the other nodes notice
+    /// within a minute.
+    pub async fn announce(&self, slug: &str) -> bool {
+        let outcome = announce(&self.client, slug).await;
+        if let Err(error) = &outcome {
+            self.metrics.failures.with_label_values(&[error.reason()]).inc();
+            let cause = error.to_string();
+            tracing::warn!(tenant = slug, cause, "a change of tokens was not announced through Redis");
+        }
+        outcome.is_ok()
+    }
 }

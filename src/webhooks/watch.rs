@@ -348,9 +348,12 @@ impl Watch {
         hub.share_changed.notify_one();
         let Some(following) = &hub.following else { return };
         for tenant in directory.configs().filter(|tenant| tenant.origin.is_registered()) {
+            let is_watched = hub.watched.has(&tenant.slug);
+            if !is_watched && !following.subscribed().has_subscriptions(tenant) {
+                continue;
+            }
             let duty = following.keepers().duty(tenant);
-            let is_added = || duty != Duty::Nothing && following.subscribed().has_subscriptions(tenant);
-            if hub.watched.has(&tenant.slug) || is_added() {
+            if is_watched || duty != Duty::Nothing {
                 hub.watched.assign(&tenant.slug, duty);
             }
         }
@@ -431,7 +434,7 @@ impl Look {
                 hub.watched.note_pending(&slug, [None; PENDING_STATES.len()]);
                 let cause = with_causes(&error);
                 match error {
-                    StoreError::Statement(_) => {
+                    StoreError::Statement(_) | StoreError::RowLost => {
                         tracing::warn!(tenant = &*slug, cause, "a database can't be asked for events that are due");
                     }
                     _ => tracing::debug!(tenant = &*slug, cause, "a tenant could not be looked at"),

@@ -10,7 +10,7 @@ use super::{Followed, Following};
 use crate::config::TenantConfig;
 use crate::registry::keepers::{Keepers, KeptTenants};
 use crate::registry::subscribed::SubscribedTenants;
-use crate::store::registry::SubscribedTenant;
+use crate::store::registry::{KeepingNode, SubscribedTenant};
 use crate::store::{Registry, StoreError, with_causes};
 use crate::tenant::SubscriptionLedger;
 
@@ -110,9 +110,14 @@ impl Following {
         self.changed.notify_one();
     }
 
-    /// Follows which nodes look after tenants, and which tenants have subscriptions.
-    pub(super) async fn follow_shares(&self, registry: &Registry, followed: &mut Followed) -> Result<(), StoreError> {
-        let (nodes, number) = registry.keeping_nodes().await?;
+    /// Follows which nodes look after tenants, and which tenants have subscriptions: the last change of these has a number.
+    pub(super) async fn follow_shares(
+        &self,
+        registry: &Registry,
+        followed: &mut Followed,
+        nodes: Vec<KeepingNode>,
+        number: i64,
+    ) -> Result<(), StoreError> {
         // One that only reads is a drill: it looks at everything by itself, whoever else there is.
         if self.config.is_written {
             let own = nodes.iter().find(|node| node.id == self.node.id()).map(|node| node.mark.clone());

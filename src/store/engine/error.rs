@@ -79,6 +79,11 @@ pub enum StoreError {
     /// The memory budget has no room for the rows of a statement.
     #[error(transparent)]
     MemorySpent(#[from] MemorySpent),
+    /// The row of a table is gone that always has one, such as `change_state`.
+    #[error(
+        "the database has lost a row that `formgate migrate` wrote; `formgate reindex` restores it, or a backup has it"
+    )]
+    RowLost,
     /// A statement failed, and would fail again.
     #[error("a statement failed")]
     Statement(#[source] sqlx::Error),
@@ -94,6 +99,7 @@ impl From<sqlx::Error> for StoreError {
                     Err(cause) => Self::Statement(sqlx::Error::Decode(cause)),
                 },
             },
+            sqlx::Error::RowNotFound => Self::RowLost,
             _ if DatabaseFailure::of(&error).is_some() => Self::Unavailable(error),
             _ => Self::Statement(error),
         }

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
+use sha2::{Digest, Sha256};
 use sqlx::ConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
@@ -66,6 +67,8 @@ pub struct DatabaseLocation {
     /// As written in the configuration. Two locations are equal only if their texts are, password included.
     text: SecretString,
     omitted: Omitted,
+    /// Of the host and port of a Postgres server.
+    server_hash: Option<u64>,
 }
 
 impl PartialEq for DatabaseLocation {
@@ -73,6 +76,12 @@ impl PartialEq for DatabaseLocation {
         let has_same_text = self.text.expose_secret() == other.text.expose_secret() && self.file() == other.file();
         has_same_text && (self.omitted == other.omitted || self.connects_as(other))
     }
+}
+
+/// The host and port in the identity of a database on Postgres. None for a socket.
+fn host_in(identity: &str) -> Option<&str> {
+    let host = identity.strip_prefix("postgres ")?.split('/').next()?;
+    (!host.is_empty()).then_some(host)
 }
 
 #[derive(Clone)]
@@ -154,17 +163,24 @@ impl DatabaseLocation {
 
     fn read(text: &str, folder: &Path, omitted: Omitted) -> Result<Self, InvalidLocation> {
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-            if postgres_url::plain_identity(text, omitted).is_none() {
-                postgres_url::parse(text, omitted)?;
-            }
-            return Ok(Self { kind: DatabaseKind::Postgres(OnceLock::new()), text: text.into(), omitted });
+            let identity = match postgres_url::plain_identity(text, omitted) {
+                Some(identity) => identity,
+                None => postgres_url::parse(text, omitted)?.identity(),
+            };
+            let server_hash = host_in(&identity).map(|host| {
+                let digest = Sha256::digest(host);
+                u64::from_be_bytes(*digest.first_chunk().expect("a digest has 32 bytes"))
+            });
+            let kind = DatabaseKind::Postgres(OnceLock::new());
+            return Ok(Self { kind, text: text.into(), omitted, server_hash });
         }
         let path = text.strip_prefix("sqlite:").ok_or(InvalidLocation::UnknownScheme)?;
         let path = path.strip_prefix("//").unwrap_or(path);
         if path.is_empty() || path.contains(":memory:") || path.contains('?') || path.contains('\0') {
             return Err(InvalidLocation::NoFile);
         }
-        Ok(Self { kind: DatabaseKind::Sqlite(folder.join(path).into()), text: text.into(), omitted })
+        let kind = DatabaseKind::Sqlite(folder.join(path).into());
+        Ok(Self { kind, text: text.into(), omitted, server_hash: None })
     }
 
     /// A text that is equal for two locations if and only if they name the same database.
@@ -216,9 +232,13 @@ impl DatabaseLocation {
     /// The host and port of a Postgres server. None for a socket or a SQLite file.
     #[must_use]
     pub fn host(&self) -> Option<String> {
-        let identity = self.identity();
-        let host = identity.strip_prefix("postgres ")?.split('/').next()?;
-        (!host.is_empty()).then(|| host.to_owned())
+        host_in(&self.identity()).map(ToOwned::to_owned)
+    }
+
+    /// A hash of the host and port of a Postgres server, the same in every process. None for a socket or a SQLite file.
+    #[must_use]
+    pub fn server_hash(&self) -> Option<u64> {
+        self.server_hash
     }
 
     /// Whose counters of writes include those of this database: a Postgres server, or, for a schema of a database, that

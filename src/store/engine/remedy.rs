@@ -44,6 +44,7 @@ pub fn remedy(error: &StoreError, location: &DatabaseLocation, slug: &str) -> St
             let remedy = location.file().and_then(|file| sqlite::of_path(file, slug));
             remedy.unwrap_or_else(|| "free space on the file system of the file".to_owned())
         }
+        StoreError::RowLost => format!("run `formgate reindex --tenant {slug}`, or restore a backup"),
         StoreError::Migration(error) => of_migration(error, location, slug),
         StoreError::Unavailable(error) | StoreError::Statement(error) => of_driver(error, location, slug),
     }
@@ -96,11 +97,6 @@ fn of_driver(error: &sqlx::Error, location: &DatabaseLocation, slug: &str) -> St
         sqlx::Error::Tls(_) => {
             format!(
                 "correct the parameters of `database` of the tenant `{slug}`: `sslmode=disable` is for a server without TLS, and `sslrootcert` names the file of the authority that signed the server's certificate"
-            )
-        }
-        sqlx::Error::RowNotFound => {
-            format!(
-                "the database has lost rows that `formgate migrate` wrote: run `formgate reindex --tenant {slug}`, or restore a backup"
             )
         }
         _ => otherwise(slug),

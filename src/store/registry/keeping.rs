@@ -12,7 +12,7 @@ use crate::store::statement::sql;
 /// the time between two beats.
 ///
 /// Larger: for a moment, a node that starts leaves tenants to one that died. Smaller: to nobody but itself.
-const RECENT: Duration = Duration::from_secs(5);
+pub(super) const RECENT: Duration = Duration::from_secs(5);
 
 /// A node that looks after tenants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,29 +28,6 @@ pub struct KeepingNode {
 }
 
 impl Registry {
-    /// The nodes that look after tenants, and the highest number of [`Self::subscribed_after`].
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn keeping_nodes(&self) -> Result<(Vec<KeepingNode>, i64), StoreError> {
-        let mut reader = self.database.reader().await?;
-        // One row also without any node.
-        let sql = sql!(
-            "SELECT coalesce(s.number, 0), id, beat, unable_mark, seen_at BETWEEN {clock - recent} AND {clock + recent}
-             FROM (SELECT max(number) AS number FROM registry_subscribed) s
-             LEFT JOIN registry_nodes ON unable_mark IS NOT NULL",
-            recent = RECENT,
-        );
-        let rows = reader.fetch_all(sql).await?;
-        let number = rows.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
-        let mut nodes = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let Some(id) = row.get(1)? else { continue };
-            nodes.push(KeepingNode { id, beat: row.get(2)?, mark: row.get(3)?, is_recent: row.get(4)? });
-        }
-        Ok((nodes, number))
-    }
-
     /// The tenants that a node can't look after, with the mark of that list. None if it looks after none.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
 
 use super::Registry;
+use super::keeping::{KeepingNode, RECENT};
 use super::stamps::{RegistryMark, has_history, head_stamp, stamp_of};
 use crate::store::StoreError;
 use crate::store::statement::{Row, Sql, sql};
@@ -48,6 +49,10 @@ pub struct Look {
     pub has: [bool; 2],
     /// The last beat of each node.
     pub beats: HashMap<String, String>,
+    /// The nodes that look after tenants.
+    pub keeping: Vec<KeepingNode>,
+    /// The highest number of [`Registry::subscribed_after`].
+    pub subscribed: i64,
 }
 
 /// What a node writes about itself.
@@ -182,27 +187,40 @@ impl Registry {
         Ok(self.look([RegistryMark::default(); 2]).await?.head)
     }
 
-    /// Where the registry is, whether it has the history of these marks, and the last beat of each node.
+    /// Where the registry is, whether it has the history of these marks, the last beat of each node, which of them look after
+    /// tenants, and which number the last change of subscriptions has: by one statement, since every node looks twice a second.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn look(&self, marks: [RegistryMark; 2]) -> Result<Look, StoreError> {
         let mut reader = self.database.reader().await?;
         let [has_first, has_second] = marks.map(has_history);
+        // What is the same for all nodes is read once, not again for each row. One row also without any node.
         let sql = sql!(
-            "SELECT registry_head.revision, epoch, registry_nodes.id, beat, {+head_stamp}, {+has_first}, {+has_second}
-             FROM registry_head LEFT JOIN registry_nodes ON TRUE",
+            "SELECT head.*, n.id, n.beat, n.unable_mark, n.seen_at BETWEEN head.since AND head.until
+             FROM (SELECT registry_head.revision, epoch, {+head_stamp}, {+has_first}, {+has_second},
+               (SELECT coalesce(max(number), 0) FROM registry_subscribed), {clock - recent} AS since,
+               {clock + recent} AS until FROM registry_head) AS head
+             LEFT JOIN registry_nodes AS n ON TRUE",
             head_stamp = head_stamp(),
             has_first,
             has_second,
+            recent = RECENT,
         );
         let rows = reader.fetch_all(sql).await?;
         let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        let head = Head { revision: first.get(0)?, epoch: first.get(1)?, stamp: first.get(4)? };
-        let has = [first.get(5)?, first.get(6)?];
-        let beat = |row: &Row| Ok(row.get::<Option<String>>(2)?.zip(row.get::<Option<String>>(3)?));
-        let beats = rows.iter().filter_map(|row| beat(row).transpose()).collect::<Result<_, sqlx::Error>>()?;
-        Ok(Look { head, has, beats })
+        let head = Head { revision: first.get(0)?, epoch: first.get(1)?, stamp: first.get(2)? };
+        let (has, subscribed) = ([first.get(3)?, first.get(4)?], first.get(5)?);
+        let (mut beats, mut keeping) = (HashMap::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
+        for row in &rows {
+            let Some(id) = row.get::<Option<String>>(8)? else { continue };
+            let beat: String = row.get(9)?;
+            if let Some(mark) = row.get(10)? {
+                keeping.push(KeepingNode { id: id.clone(), beat: beat.clone(), mark, is_recent: row.get(11)? });
+            }
+            beats.insert(id, beat);
+        }
+        Ok(Look { head, has, beats, keeping, subscribed })
     }
 
     /// Writes how far a node has got.

@@ -8,7 +8,9 @@ pub fn registry_remedy(error: &StoreError) -> &'static str {
     match error {
         StoreError::Unavailable(cause) | StoreError::Statement(cause) if is_damaged(cause) => DAMAGED,
         StoreError::Unavailable(cause) | StoreError::Statement(cause) if lacks_right(cause) => RIGHTS,
-        StoreError::Statement(_) | StoreError::Migration(_) | StoreError::SchemaOlder { .. } => DAMAGED,
+        StoreError::Statement(_) | StoreError::Migration(_) | StoreError::SchemaOlder { .. } | StoreError::RowLost => {
+            DAMAGED
+        }
         StoreError::SchemaUnreleased => UNRELEASED,
         StoreError::SchemaNewer { .. } => "run the newest version of formgate on every node",
         StoreError::OfDrill => "call a node that was started without `--drill`",

@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::scene::{Scene, between, hidden, random, text};
 use crate::support::busy::takes_less_than;
-use crate::support::client::Client;
+use crate::support::client::{Client, operator_count};
 use crate::support::fixture::{Engine, on_both_databases};
 use crate::support::process::Node;
 use crate::support::redis::Redis;
@@ -317,4 +317,27 @@ async fn with_redis_a_token_revoked_on_a_page_is_refused_on_every_node_within_a_
         }
     })
     .await;
+}
+
+/// The page says that other nodes notice later, and a metric counts it: whoever looks at the metrics does not see the page.
+#[tokio::test]
+async fn an_announcement_that_redis_refuses_is_counted() {
+    let redis = Redis::start();
+    redis.run::<()>(&["ACL", "SETUSER", "formgate", "on", ">secret", "~*", "&*", "+@all", "-incrby"]);
+    let url = redis.url().replacen("redis://", "redis://formgate:secret@", 1);
+    let mut scene = Scene::of(Scene::site(Engine::Sqlite).requests_per_minute(10_000).gateway("redis", url));
+    let own = scene.sign_in("acme", "admin").await;
+    let address = scene.node.operator_address();
+    let failures = async || operator_count(address, "formgate_redis_failures_total{reason=\"refused\"}").await;
+    let revoke = async || {
+        let (id, _) = own.generate("Payroll").await;
+        assert_eq!(own.post(&format!("/admin/tokens/{id}/revoke"), &[]).await.status, 303);
+    };
+    assert_eq!(failures().await, 0);
+    revoke().await;
+    assert_eq!(failures().await, 2, "the new token and its end");
+    redis.run::<()>(&["ACL", "SETUSER", "formgate", "+incrby"]);
+    revoke().await;
+    assert_eq!(failures().await, 2);
+    assert_eq!(scene.node.count_lines("a change of tokens was not announced through Redis"), 2);
 }

@@ -211,6 +211,25 @@ on_both_databases! {
         assert_eq!(Follower::new(client, "").catch_up().await, []);
     }
 
+    async fn a_log_without_its_state_makes_the_account_unavailable_until_reindex(engine: Engine) {
+        let (mut account, database) = with_forms(engine).await;
+        database.execute(&insert(engine, 1, "1, NULL, FALSE")).await;
+        let here = cursor(&account.client, "").await;
+        database.execute(&insert(engine, 2, "1, NULL, FALSE")).await;
+        database.execute("DELETE FROM change_state").await;
+        for query in ["", "cursor=now", &format!("cursor={here}")] {
+            assert_eq!(refused(&account.client, query).await.0, 503, "{query}");
+        }
+        let search = account.client.post("/api/v1/submission").json(&json!({}));
+        assert_eq!(search.send().await.status, 503, "what was written can't be numbered");
+        let log = account.log();
+        assert!(log.contains("has lost a row") && log.contains("`formgate reindex`"), "{log}");
+        let done = account.run(&["reindex", "--tenant", "acme"]);
+        assert_eq!(done.code, 0, "{done:?}");
+        assert_eq!(refused(&account.client, &format!("cursor={here}")).await.0, 410);
+        assert_eq!(all_submissions(&account.client, &json!({})).await.len(), 2);
+    }
+
     async fn bad_parameters_are_faults_of_their_own(engine: Engine) {
         let (account, _) = with_forms(engine).await;
         let client = &account.client;

@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::support::child;
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site, Tenant, on_both_databases};
-use crate::support::folder::owner_of;
+use crate::support::folder::{make_pipe, owner_of};
 use crate::support::process::{formgate_held_by_permissions, formgate_in};
 
 /// The line of the configuration that a text stands on, counted from 1.
@@ -43,6 +43,53 @@ on_both_databases! {
         assert!(output.stdout.contains(&place(&site, r#"slug = "globex""#)), "{}", output.stdout);
         assert!(!output.stdout.contains("acme.db"), "{}", output.stdout);
         assert_eq!(output.stderr, "error: 1 fault\n");
+    }
+}
+
+on_both_databases! {
+    async fn rows_whose_foreign_keys_lead_nowhere_are_counted_by_a_deep_check(engine: Engine) {
+        let site = Site::new().tenant("acme", engine).write();
+        let database = Database::connect(site.database_url("acme")).await;
+        let [off, on] = match engine {
+            Engine::Sqlite => ["PRAGMA foreign_keys = OFF", "PRAGMA foreign_keys = ON"],
+            _ => ["ALTER TABLE elements DISABLE TRIGGER ALL", "ALTER TABLE elements ENABLE TRIGGER ALL"],
+        };
+        database.execute("INSERT INTO forms (id, name) VALUES (1, 'Leave')").await;
+        for statement in [
+            off,
+            "INSERT INTO elements (id, form_id, position, gid, name, type) VALUES (10, 1, 0, 'a', 'A', 'text'), \
+             (20, 7, 0, 'b', 'B', 'text'), (21, 7, 1, 'c', 'C', 'text'), (30, 8, 0, 'd', 'D', 'text')",
+            on,
+        ] {
+            database.execute(statement).await;
+        }
+        let said = "warning: tenant `acme`: 3 rows of `elements` refer to rows of `forms` that do not exist";
+        let deep = site.run(&["check", "--deep"], b"");
+        assert!(deep.code == 0 && deep.stdout.matches("that do not exist").count() == 1, "{deep:?}");
+        assert!(deep.stdout.contains(said), "{deep:?}");
+        let plain = site.run(&["check"], b"");
+        assert!(!plain.stdout.contains("do not exist"), "it reads no row: {plain:?}");
+        database.execute("DELETE FROM elements WHERE form_id > 1").await;
+        assert!(!site.run(&["check", "--deep"], b"").stdout.contains("do not exist"));
+    }
+}
+
+/// A node refuses it, or serves without a snapshot.
+#[test]
+fn a_registry_or_a_snapshot_that_is_no_regular_file_is_a_fault() {
+    for (key, value, what) in [
+        ("registry", "sqlite:pipe.db", "the registry"),
+        ("registry_snapshot", "pipe.db", "the snapshot"),
+        ("registry_snapshot", "folder.db", "the snapshot"),
+    ] {
+        let site = Site::new().tenant("acme", Engine::Sqlite).gateway("registry", "sqlite:registry.db");
+        let site = site.gateway(key, value).write();
+        make_pipe(&site.folder().join("pipe.db"));
+        fs::create_dir(site.folder().join("folder.db")).expect("the site's folder can be written");
+        let output = site.run(&["check"], b"");
+        let said = format!("the path of {what} leads to something that is not a regular file");
+        assert!(output.code == 1 && output.stdout.contains(&said), "{key} = {value}: {output:?}");
+        assert!(output.stdout.contains(&place(&site, &format!("{key} = "))), "{output:?}");
     }
 }
 

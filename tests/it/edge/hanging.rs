@@ -29,8 +29,8 @@ fn change(acme: &mut Acme) -> bool {
 }
 
 /// A node that serves `acme`, and a `globex` whose file is on a file system that does not answer, and then a folder of
-/// certificates that does not answer either. None where this process may not mount.
-fn hanging() -> Option<(Acme, String, [HangingFolder; 2])> {
+/// certificates that does not answer either.
+fn hanging() -> (Acme, String, [HangingFolder; 2]) {
     let site = Site::new().tenant("acme", Engine::Sqlite);
     let data = site.folder().join("data");
     fs::create_dir(&data).expect("the site's folder can be written");
@@ -38,15 +38,15 @@ fn hanging() -> Option<(Acme, String, [HangingFolder; 2])> {
     let site = site.tenant_with("globex", Engine::Sqlite, |tenant| tenant.set("database", database));
     let site = site.requests_per_minute(100_000).write();
     let [token, of_globex] = ["acme", "globex"].map(|slug| site.token(slug, "tests"));
-    let held = HangingFolder::over(&data)?;
+    let held = HangingFolder::over(&data);
     let node = site.start();
-    let held_too = HangingFolder::over(&site.folder().join("certs"))?;
-    Some((Acme { site, node, token }, of_globex, [held, held_too]))
+    let held_too = HangingFolder::over(&site.folder().join("certs"));
+    (Acme { site, node, token }, of_globex, [held, held_too])
 }
 
 #[tokio::test]
 async fn a_file_system_that_does_not_answer_stops_neither_other_accounts_nor_reloads() {
-    let Some((mut acme, token, held)) = hanging() else { return };
+    let (mut acme, token, held) = hanging();
     let globex = acme.stranger().to("globex.example.test").with(&token);
     let mut asking = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -74,7 +74,7 @@ async fn a_file_system_that_does_not_answer_stops_neither_other_accounts_nor_rel
 
 #[tokio::test]
 async fn a_node_ends_although_a_file_system_does_not_answer() {
-    let Some((mut acme, token, _held)) = hanging() else { return };
+    let (mut acme, token, _held) = hanging();
     let globex = acme.stranger().to("globex.example.test").with(&token);
     assert_eq!(globex.get("/api/v1/form").send().await.status, 503);
     acme.node.signal("HUP");

@@ -6,7 +6,7 @@ use std::process::Command;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::scene::{Scene, me};
+use super::scene::{Scene, me, readiness_begins};
 use crate::support::certificate;
 use crate::support::fixture::{Engine, on_both_databases};
 use crate::support::postgres::Postgres;
@@ -48,7 +48,7 @@ async fn a_role_with_the_documented_rights_follows_the_registry_and_serves_the_o
     let [of_all, of_operator, _] = parts(&grants);
     Postgres::execute_in(&url, &format!("CREATE ROLE registry_node LOGIN; {of_all}"));
     let scene = scene.gateway("registry", url.replace("postgres@", "registry_node@"));
-    let node = scene.start(0);
+    let mut node = scene.start(0);
     let nodes = scene.call(0, Method::GET, "/v1/nodes", None).await;
     assert_eq!((&nodes.body["data"][0]["live"], nodes.status.as_u16()), (&json!(true), 200), "{nodes:?}");
     let put = scene.call(0, Method::PUT, "/v1/tenants/acme", Some(&scene.tenant("acme"))).await;
@@ -56,8 +56,10 @@ async fn a_role_with_the_documented_rights_follows_the_registry_and_serves_the_o
     assert!(put.body["message"].as_str().unwrap().contains("grant the role of `registry`"), "{put:?}");
     let checked = scene.run(&["check"]);
     assert!(checked.code == 1 && checked.stdout.contains("lacks rights: DELETE on registry_claims, "), "{checked:?}");
+    readiness_begins(&mut node, "the role of this node lacks DELETE on registry_claims, ").await;
     Postgres::execute_in(&url, of_operator);
     assert_eq!(scene.run(&["check"]).code, 0);
+    readiness_begins(&mut node, "ok").await;
     let token = scene.add(0, "acme").await;
     assert_eq!(me(&node, "acme", &token).await, 200);
     let mut changed = scene.tenant("acme");

@@ -274,10 +274,19 @@ pub(crate) fn client(node: &Node, slug: &str, token: &str) -> Client {
 
 /// Waits until `/readyz` of a node has this about the registry.
 pub(crate) async fn readiness_becomes(node: &mut Node, state: &str) {
+    readiness(node, |found| found == state).await;
+}
+
+/// Waits until what `/readyz` of a node has about the registry begins with a text.
+pub(crate) async fn readiness_begins(node: &mut Node, state: &str) {
+    readiness(node, |found| found.starts_with(state)).await;
+}
+
+async fn readiness(node: &mut Node, is_meant: impl Fn(&str) -> bool) {
     let began = Instant::now();
     loop {
         let ready: Value = operator_get(node.operator_address(), "/readyz").await.json();
-        if ready["parts"]["registry"] == state {
+        if ready["parts"]["registry"].as_str().is_some_and(&is_meant) {
             return;
         }
         assert!(began.elapsed() < LIMIT, "{ready}");

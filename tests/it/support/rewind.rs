@@ -48,7 +48,7 @@ impl<'d> Rewind<'d> {
                 );
             }
         }
-        for column in ["epoch", "last_seq", "forgotten_seq", "unstamped_seq"] {
+        for column in ["epoch", "last_seq", "forgotten_seq", "unstamped_seq", "released_seq"] {
             text += &format!("UPDATE change_state SET {column} = (SELECT k.{column} FROM kept_change_state k); ");
         }
         for table in TABLES {
@@ -69,14 +69,18 @@ impl<'d> Rewind<'d> {
     }
 }
 
-/// Begins a transaction while nobody settles, and whose rows of the log are no dump's. What writers without foreign keys
-/// or without triggers left goes back too.
+/// Begins a transaction while nobody settles or sends, and whose rows of the log are no dump's. What writers without foreign
+/// keys or without triggers left goes back too.
+///
+/// A server that loses commits ends every statement first. Here, without the lock of the table, a sender's UPDATE that waits for
+/// a row that goes back would decide by the log of before, and write its position into the state of after.
 fn begin(database: &Database) -> String {
     match database {
         Database::Postgres(_) => {
             "BEGIN; SET LOCAL formgate.numbers = 'on'; SET LOCAL session_replication_role = replica; \
             SELECT pg_advisory_xact_lock(\
-            hashtextextended(coalesce(current_schema(), ''), 7310577365311121507)); "
+            hashtextextended(coalesce(current_schema(), ''), 7310577365311121507)); \
+            LOCK TABLE subscriptions IN ACCESS EXCLUSIVE MODE; "
                 .to_owned()
         }
         Database::Sqlite(_) => "PRAGMA busy_timeout = 20000; PRAGMA foreign_keys = OFF; BEGIN IMMEDIATE; ".to_owned(),
