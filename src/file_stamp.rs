@@ -49,6 +49,11 @@ impl FileStamp {
         self.size
     }
 
+    /// When the file was last changed, in seconds and nanoseconds. For an order: a clock that was set back changes it too.
+    pub(crate) fn changed(&self) -> (i64, i64) {
+        self.changed
+    }
+
     /// Whether the file's last change is older than an instant.
     pub(crate) fn changed_before(&self, instant: SystemTime) -> bool {
         let (seconds, nanoseconds) = self.changed;

@@ -85,9 +85,9 @@ use statement::sql;
 pub use statement::{Page, PageRequest, Texts, fold, statement_texts};
 pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
 pub use subscriptions::{
-    AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, InspectedSubscription, LeasedSubscription,
-    MAX_SUBSCRIPTIONS, PendingEvents, Progress, Replay, Replayed, SampleSubmission, SentBody, Standing, Subscribed,
-    Subscription, SubscriptionCounts, SubscriptionKey, Unsubscription, Written,
+    AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, HasSubscriptions, InspectedSubscription,
+    LeasedSubscription, MAX_SUBSCRIPTIONS, PendingEvents, Progress, Replay, Replayed, SampleSubmission, SentBody,
+    Standing, Subscribed, Subscription, SubscriptionCounts, SubscriptionKey, Unsubscription, Written,
 };
 pub use tokens::{
     CommitMark, CreatedToken, NewToken, RequestCounts, RotatedToken, TokenHour, TokenRecord, TokenUse, UsesNotWritten,

@@ -25,7 +25,7 @@ use crate::outbound::url_identity;
 pub use ahead::EventsAhead;
 pub use attempts::AttemptRecord;
 pub use due::{DueEvent, DueEvents, SentBody};
-pub use inspected::{InspectedSubscription, SampleSubmission, SubscriptionCounts};
+pub use inspected::{HasSubscriptions, InspectedSubscription, SampleSubmission, SubscriptionCounts};
 pub use lease::LeasedSubscription;
 pub(super) use lost::note_lost_deletions;
 pub use pending::PendingEvents;

@@ -47,6 +47,11 @@ impl Counter {
 }
 
 impl Hints {
+    /// Those of a tenant that was last read when its database had a stamp.
+    pub(super) fn since(stamp: CommitStamp) -> Self {
+        Self { stamp: Some(stamp), counter: None }
+    }
+
     pub(super) fn counted(&mut self, counter: Option<Counter>) {
         let is_known = |counter: &Counter| {
             self.counter.as_ref().is_some_and(|known| known.by == counter.by && known.name == counter.name)

@@ -3,8 +3,12 @@
 //!
 //! With a registry, nodes tell each other ([`crate::registry::SubscribedTenants`]), so this is for tenants that are new or
 //! have another database. Without, it is for all tenants when the node starts. Each database is opened over a connection of
-//! its own, which is closed afterwards, and a limited number at a time.
+//! its own, which is closed afterwards, and a limited number at a time. SQLite files that were written last come first: those
+//! that were written while no node ran are among them.
+//!
+//! A SQLite file with nothing to do for its subscriptions is not opened again until its commit stamp changes.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -15,7 +19,7 @@ use super::Hub;
 use crate::background::{Run, Task};
 use crate::config::TenantConfig;
 use crate::registry::Duty;
-use crate::store::{Store, StoreError, with_causes};
+use crate::store::{CommitStamp, HasSubscriptions, Store, StoreError, with_causes};
 use crate::tenant::{Directory, TenantDatabase};
 
 /// How often the next ones are opened, and those again that could not be.
@@ -23,7 +27,7 @@ use crate::tenant::{Directory, TenantDatabase};
 /// Larger: after an outage, webhooks are later. Smaller: more attempts while it lasts.
 const INTERVAL: Duration = Duration::from_secs(30);
 
-/// How many databases are opened at once at first.
+/// How many SQLite files, and how many other databases, are opened at once at first.
 ///
 /// Larger: while a node starts, requests wait for the processor, and servers for each other. Smaller: webhooks of quiet
 /// tenants are late after a start.
@@ -83,9 +87,13 @@ impl Task for Survey {
         let hub = Arc::clone(&self.hub);
         // Comparing thousands of addresses takes a while.
         let unknown = tokio::task::spawn_blocking(move || unknown(&hub)).await.unwrap_or_default();
-        let found = stream::iter(unknown.into_iter().map(|tenant| self.find(tenant))).buffer_unordered(AT_ONCE);
+        let (files, others): (Vec<_>, Vec<_>) =
+            unknown.into_iter().partition(|tenant| tenant.database.file().is_some());
+        let find = |tenants: Vec<_>| {
+            stream::iter(tenants.into_iter().map(|tenant| self.find(tenant))).buffer_unordered(AT_ONCE)
+        };
         // One that hangs holds up no other.
-        let mut found = found.ready_chunks(NOTED_AT_ONCE);
+        let mut found = stream::select(find(files), find(others)).ready_chunks(NOTED_AT_ONCE);
         while let Some(found) = found.next().await {
             self.hub.note_subscribed(&found.into_iter().flatten().collect::<Vec<_>>()).await;
         }
@@ -100,13 +108,22 @@ impl Survey {
 
     /// Whether a tenant has subscriptions. None if its database can't be asked now.
     async fn find(&self, tenant: Arc<TenantConfig>) -> Option<(Arc<TenantConfig>, bool)> {
+        // Before it is read: a later commit changes it.
+        let stamp = CommitStamp::of(&tenant.database).await;
         let open = self.hub.directory.load().in_use(&tenant.slug).and_then(TenantDatabase::if_open);
-        let found = match open {
+        // An open store may be that of a file that was replaced.
+        let found = match open.filter(|store| store.is_in_place()) {
             Some(store) => store.has_subscriptions().await,
             None => ask(&tenant).await,
         };
         match found {
-            Ok(is_subscribed) => Some((tenant, is_subscribed)),
+            Ok(found) => {
+                let duty = self.hub.duty(&tenant.slug);
+                if let Some(stamp) = stamp.filter(|_| found == HasSubscriptions::AtRest && duty == Duty::Keeper) {
+                    self.hub.watched.rest(&tenant.slug, duty, stamp, self.hub.config.sweep);
+                }
+                Some((tenant, found != HasSubscriptions::No))
+            }
             Err(error) => {
                 // The inspection logs it.
                 tracing::debug!(tenant = &*tenant.slug, cause = with_causes(&error), "its subscriptions are not known");
@@ -116,7 +133,8 @@ impl Survey {
     }
 }
 
-/// Tenants that this node looks after, and of which it is not known whether they have subscriptions.
+/// Tenants that this node looks after, and of which it is not known whether they have subscriptions: those whose files were
+/// changed last first.
 fn unknown(hub: &Hub) -> Vec<Arc<TenantConfig>> {
     let directory = hub.directory.load_full();
     hub.surveyed.forget_gone(&directory);
@@ -132,10 +150,14 @@ fn unknown(hub: &Hub) -> Vec<Arc<TenantConfig>> {
             _ => true,
         }
     };
-    directory.configs().filter(is_unknown).take(A_RUN).cloned().collect()
+    let mut unknown: Vec<_> = directory.configs().filter(is_unknown).cloned().collect();
+    let changed = |tenant: &Arc<TenantConfig>| CommitStamp::latest(&tenant.database).map(|stamp| stamp.changed());
+    unknown.sort_by_cached_key(|tenant| Reverse(changed(tenant)));
+    unknown.truncate(A_RUN);
+    unknown
 }
 
-async fn ask(tenant: &TenantConfig) -> Result<bool, StoreError> {
+async fn ask(tenant: &TenantConfig) -> Result<HasSubscriptions, StoreError> {
     let store = Store::open(&tenant.database, 1).await?;
     let found = store.has_subscriptions().await;
     store.close().await;

@@ -23,7 +23,7 @@ use super::sender::Sender;
 use crate::background::{Run, Task};
 use crate::metrics::{PENDING_STATES, WebhookMetrics};
 use crate::registry::Duty;
-use crate::store::{EventsAhead, Store, StoreError, with_causes};
+use crate::store::{CommitStamp, EventsAhead, Store, StoreError, with_causes};
 use crate::tenant::{Directory, Tenant};
 
 /// How often hints are gathered.
@@ -123,6 +123,15 @@ impl Watched {
         watched.is_announced = true;
         watched.look_now();
         self.changed.notify_one();
+    }
+
+    /// Watches a tenant with nothing to do for its subscriptions since its database had a stamp: a hint has it looked at.
+    pub(super) fn rest(&self, tenant: &Arc<str>, duty: Duty, stamp: CommitStamp, sweep: Duration) {
+        let mut tenants = self.lock();
+        if !tenants.contains_key(tenant) {
+            let resting = Self::entry(&mut tenants, tenant, duty);
+            (resting.hints, resting.look_at) = (Hints::since(stamp), Instant::now() + sweep * RELIABLE);
+        }
     }
 
     fn entry<'t>(

@@ -40,6 +40,12 @@ impl CommitStamp {
         Self::read(location.file()?)
     }
 
+    /// When a file was last changed, in seconds and nanoseconds. For an order: a clock that was set back changes it too.
+    #[must_use]
+    pub fn changed(&self) -> (i64, i64) {
+        self.log.iter().map(FileStamp::changed).fold(self.file.changed(), Ord::max)
+    }
+
     fn read(file: &Path) -> Option<Self> {
         let found = regular_file::link_metadata_often(file).ok()?;
         // Thousands of files are looked at each second, and few are links.

@@ -10,6 +10,7 @@ use super::due::is_within;
 use super::lease::{LEASE, valid_secrets};
 use super::pending::{Details, EventRange, PendingEvents, count_in_turn, count_set_aside};
 use crate::store::derived::changes::{ChangeCursor, LogMark, stamp_of};
+use crate::store::derived::settle::is_settled;
 use crate::store::statement::{Sql, sql};
 use crate::store::submissions::{Submissions, read_submissions};
 use crate::store::{Store, StoreError};
@@ -29,6 +30,17 @@ impl SubscriptionCounts {
     pub fn are_any(&self) -> bool {
         !self.by_state.is_empty()
     }
+}
+
+/// Whether a database has subscriptions, of whatever state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HasSubscriptions {
+    /// It has none.
+    No,
+    /// There is nothing to do for them until something is committed.
+    AtRest,
+    /// There may be something to do for them.
+    Yes,
 }
 
 /// A subscription and how far it has got.
@@ -78,13 +90,36 @@ pub struct SampleSubmission {
 }
 
 impl Store {
-    /// Whether there is any subscription, of whatever state.
+    /// Whether there is any subscription, and whether there may be something to do for one.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn has_subscriptions(&self) -> Result<bool, StoreError> {
+    pub async fn has_subscriptions(&self) -> Result<HasSubscriptions, StoreError> {
         let mut reader = self.database.reader().await?;
-        Ok(reader.fetch_one(sql!("SELECT EXISTS (SELECT 1 FROM subscriptions)")).await?.get(0)?)
+        // At rest is one that `events_ahead` would neither return nor look at again, and for which it would write nothing.
+        let sql = sql!(
+            "SELECT EXISTS (SELECT 1 FROM subscriptions),
+               EXISTS (
+                 SELECT 1 FROM subscriptions s, change_state
+                 WHERE state IN ('active', 'failing') AND NOT coalesce(
+                   {+is_settled} AND released_seq >= last_seq AND position <= last_seq
+                     AND position >= CASE event
+                       WHEN 'submission.created' THEN (SELECT coalesce(max(created_event), 0) FROM submission_changes)
+                       WHEN 'submission.updated' THEN (SELECT coalesce(max(updated_event), 0) FROM submission_changes)
+                       WHEN 'submission.deleted' THEN (SELECT coalesce(max(deleted_event), 0) FROM submission_changes)
+                     END
+                     AND state = 'active' AND leased_until IS NULL AND next_attempt_at IS NULL
+                     AND (event <> 'submission.deleted' OR form_id IS NULL OR NOT EXISTS (SELECT 1 FROM form_notes))
+                     AND NOT EXISTS (SELECT 1 FROM webhook_events e WHERE e.subscription_id = s.id),
+                   FALSE))",
+            is_settled = is_settled(),
+        );
+        let row = reader.fetch_one(sql).await?;
+        Ok(match (row.get(0)?, row.get(1)?) {
+            (false, _) => HasSubscriptions::No,
+            (true, false) => HasSubscriptions::AtRest,
+            (true, true) => HasSubscriptions::Yes,
+        })
     }
 
     /// Counts subscriptions by state, and the events that are set aside.
