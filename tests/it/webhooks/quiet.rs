@@ -151,7 +151,6 @@ on_both_databases! {
         let at = scene.at(1);
         for change in [
             "state = 'failing'",
-            "event = 'submission.shared'",
             "position = NULL",
             "position = 0",
             "position = position + 1",
