@@ -1,4 +1,4 @@
-//! The API: the route table on one page, and one file per resource.
+//! The API: the table of endpoints on one page, and one file per resource.
 //!
 //! Every handler takes an [`Admitted`], so none runs for a request that did not pass the gate. Knows neither sockets
 //! nor SQL: a handler reads a [`Call`] and queries the tenant's store.

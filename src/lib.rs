@@ -11,7 +11,7 @@
 //! 1. [`edge`]: accepts a connection, ends TLS, speaks HTTP/1.1 and HTTP/2, and hands each request to
 //! 2. [`request`]: the steps, once, in order, and what every response carries. Passing its
 //! 3. [`gate`], which resolves, verifies and admits, yields [`gate::Admitted`], which every handler takes.
-//! 4. [`api`]: the route table on one page, and a file a resource; a handler asks the tenant's
+//! 4. [`api`]: the table of endpoints on one page, and a file a resource; a handler asks the tenant's
 //! 5. [`store`]: one database, Postgres or SQLite, behind one interface.
 //!
 //! [`administration`] is where the administrators of an account manage its tokens in a browser, past the token check.

@@ -17,6 +17,9 @@ use crate::store::engine::Transaction;
 use crate::store::mailbox::key;
 use crate::store::statement::{Row, Sql, sql};
 
+/// The rows of some ids.
+type SelectById = fn(Vec<i64>) -> Sql;
+
 /// What checks need to know about a form.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FormFacts {
@@ -102,7 +105,7 @@ impl ImportState {
     pub(super) async fn look_up(&mut self, transaction: &mut Transaction, batch: &Batch) -> Result<(), StoreError> {
         let touched = Touched::of(batch);
         self.clear_batch();
-        let simple: [(&mut HashSet<i64>, &HashSet<i64>, fn(Vec<i64>) -> Sql); 4] = [
+        let simple: [(&mut HashSet<i64>, &HashSet<i64>, SelectById); 4] = [
             (&mut self.users, &touched.users, |ids| sql!("SELECT id FROM users WHERE id {in ids}", ids)),
             (&mut self.labels, &touched.labels, |ids| sql!("SELECT id FROM labels WHERE id {in ids}", ids)),
             (&mut self.groups, &touched.groups, |ids| sql!("SELECT id FROM groups WHERE id {in ids}", ids)),

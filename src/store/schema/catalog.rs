@@ -150,7 +150,7 @@ pub async fn read_catalog(location: &DatabaseLocation) -> Result<String, StoreEr
     drop(reader);
     database.close().await;
     let mut found = found?;
-    // formgate creates the keyword indexes when it fills the table: src/store/settle/keyword_indexes.rs.
+    // formgate creates the keyword indexes when it fills the table: src/store/derived/settle/keyword_indexes.rs.
     found.retain(|found| {
         !(found.kind == ObjectKind::Index && found.table == "listed_documents" && found.state.contains(" gin "))
     });

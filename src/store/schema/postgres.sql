@@ -475,7 +475,7 @@ COMMENT ON FUNCTION formgate_sync_group IS 'Replaces the members of an existing 
 
 -- 10. Notes of what was written
 
--- Writers only add notes, and formgate derives from committed rows later: src/store/settle.rs, src/store/totals.rs. The tables
+-- Writers only add notes, and formgate derives from committed rows later: src/store/derived/settle.rs, src/store/derived/totals.rs. The tables
 -- have no index, so that adding is cheap and no writer waits for another.
 
 CREATE TABLE intake (
@@ -497,7 +497,7 @@ CREATE TABLE form_notes (
   form_id bigint
 );
 ALTER TABLE form_notes REPLICA IDENTITY FULL;
-COMMENT ON TABLE form_notes IS 'Forms that were inserted, deleted, or moved in the tree, for readers of single forms: src/store/settle/placing.rs. Null: any form may have been.';
+COMMENT ON TABLE form_notes IS 'Forms that were inserted, deleted, or moved in the tree, for readers of single forms: src/store/derived/settle/placing.rs. Null: any form may have been.';
 
 CREATE TABLE stale_counts (
   counted text NOT NULL CHECK (counted IN ('forms', 'groups', 'users', 'members')),
@@ -742,7 +742,7 @@ CREATE TRIGGER stale_counts_emptied AFTER TRUNCATE ON stale_counts
   FOR EACH STATEMENT EXECUTE FUNCTION formgate_note_all_counts('forms', 'groups', 'users', 'members');
 ALTER TABLE stale_counts ENABLE ALWAYS TRIGGER stale_counts_emptied;
 
--- 11. Search tables, which formgate derives from the plain tables: src/store/settle.rs
+-- 11. Search tables, which formgate derives from the plain tables: src/store/derived/settle.rs
 
 CREATE TABLE listed_submissions (
   id bigint PRIMARY KEY,
@@ -821,7 +821,7 @@ COMMENT ON COLUMN listed_counts.status IS 'The status in counts of forms, otherw
 -- The built-in group. A note, because a dump of another database has its count.
 INSERT INTO stale_counts VALUES ('groups', 9007199254740991 >> 10);
 
--- 12. The change log: src/store/changes.rs
+-- 12. The change log: src/store/derived/changes.rs
 
 CREATE TABLE change_state (
   epoch text NOT NULL,

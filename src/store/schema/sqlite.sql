@@ -303,7 +303,7 @@ CREATE INDEX group_syncs_undoes ON group_syncs (undoes) WHERE undoes IS NOT NULL
 
 -- 10. Notes of what was written
 
--- Writers only add notes, and formgate derives from committed rows later: src/store/settle.rs, src/store/totals.rs.
+-- Writers only add notes, and formgate derives from committed rows later: src/store/derived/settle.rs, src/store/derived/totals.rs.
 
 -- Submissions, and forms whose graduated changed. The SQLite of a writer may be too old for other ways to read the clock.
 CREATE TABLE intake (
@@ -313,7 +313,7 @@ CREATE TABLE intake (
   at INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
 ) STRICT;
 
--- Forms that were inserted, deleted, or moved in the tree, for readers of single forms: src/store/settle/placing.rs.
+-- Forms that were inserted, deleted, or moved in the tree, for readers of single forms: src/store/derived/settle/placing.rs.
 CREATE TABLE form_notes (
   form_id INTEGER -- NULL: any form may have been
 ) STRICT;
@@ -484,7 +484,7 @@ CREATE TRIGGER flow_steps_deleted AFTER DELETE ON submission_flow_steps BEGIN
   INSERT INTO intake (submission_id) VALUES (OLD.submission_id);
 END;
 
--- 11. Search tables, which formgate derives from the plain tables: src/store/settle.rs
+-- 11. Search tables, which formgate derives from the plain tables: src/store/derived/settle.rs
 
 -- The submissions that the API lists: neither drafts nor children of submissions of graduated forms.
 CREATE TABLE listed_submissions (
@@ -550,7 +550,7 @@ CREATE TABLE listed_counts (
 -- The built-in group.
 INSERT INTO stale_counts VALUES ('groups', 9007199254740991 >> 10);
 
--- 12. The change log: src/store/changes.rs
+-- 12. The change log: src/store/derived/changes.rs
 
 CREATE TABLE change_state (
   single INTEGER PRIMARY KEY DEFAULT 1,

@@ -415,12 +415,11 @@ impl Writer {
 
     /// Writes `SELECT` and one value with a list of records; see [`super::records`].
     fn write_records(&mut self, fields: &str) {
-        match self.dialect {
-            Dialect::Postgres => {
-                self.text.extend(["SELECT ROW (array_agg(", &fields.replace(", ", "), array_agg("), "))"])
-            }
-            Dialect::Sqlite => self.text.extend(["SELECT json_group_array(json_array(", fields, "))"]),
-        }
+        let fields = match self.dialect {
+            Dialect::Postgres => ["SELECT ROW (array_agg(", &fields.replace(", ", "), array_agg("), "))"],
+            Dialect::Sqlite => ["SELECT json_group_array(json_array(", fields, "))"],
+        };
+        self.text.extend(fields);
     }
 }
 

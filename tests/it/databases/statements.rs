@@ -307,9 +307,10 @@ on_both_databases! {
         let growing_tables = [growing(&tenant).await, growing(&registry).await];
         let (mut faults, parts) = (Vec::new(), Parts::read());
         for statement in statements().iter().filter(|statement| statement.is_whole()) {
-            let (database, growing) = match statement.is_of_registry() {
-                true => (&registry, &growing_tables[1]),
-                false => (&tenant, &growing_tables[0]),
+            let (database, growing) = if statement.is_of_registry() {
+                (&registry, &growing_tables[1])
+            } else {
+                (&tenant, &growing_tables[0])
             };
             let [postgres, sqlite] = statement_texts(&statement.text, &|name| parts.of(&statement.file, name));
             let text = if engine == Engine::Sqlite { sqlite } else { postgres };

@@ -15,10 +15,13 @@ use crate::store::statement::{Sql, Texts, UNINDEXED_END, length_is, sql};
 /// The length of a trigram, and so of the shortest text that a trigram index finds.
 const TRIGRAM_LENGTH: usize = 3;
 
+/// The condition that a submission has one of some ids.
+type OfIds = fn(&[i64]) -> Sql;
+
 /// The conditions on a listed submission `s`, except for the keyword.
 pub(super) fn conditions(resolved: &ResolvedFilter<'_>) -> Vec<Sql> {
     let ResolvedFilter { filter, forms, .. } = resolved;
-    let of_ids: [(&[i64], fn(&[i64]) -> Sql); 6] = [
+    let of_ids: [(&[i64], OfIds); 6] = [
         (&filter.submitters, |ids| sql!("s.submitter_id {in ids}", ids)),
         (&filter.pending, |ids| {
             sql!("s.id IN (SELECT submission_id FROM submission_pending WHERE user_id {in ids})", ids)
