@@ -274,5 +274,6 @@ async fn a_tenant_that_is_removed_leaves_the_others_their_connection() {
     std::fs::write(&site.config_path, config.to_string()).expect("it can be written");
     node.wait_for_lines(Duration::from_secs(30), "the configuration is reloaded", 1);
     assert_eq!(call(0).await, 200);
-    assert_eq!(backends(&database).await, before);
+    // That of the tenant that was removed may not have ended yet.
+    assert_eq!(backends_once(&database, 1).await, before);
 }

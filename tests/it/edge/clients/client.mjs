@@ -45,9 +45,22 @@ function connected() {
     return session;
 }
 
-const overHttp2 = (turn) => new Promise((resolve, reject) => {
+// nghttp2 refuses a stream by itself that Node begins between the GOAWAY that it has read and the event that tells so. Such a
+// request was not sent (RFC 9113, 8.7), and programs send it again.
+async function overHttp2(turn) {
+    for (;;) {
+        const used = connected();
+        try {
+            return await once(used, turn);
+        } catch (error) {
+            if (!used.closed || !error.message.includes("NGHTTP2_REFUSED_STREAM")) throw error;
+        }
+    }
+}
+
+const once = (session, turn) => new Promise((resolve, reject) => {
     const [method, path] = turn % 3 ? ["GET", "/api/v1/me"] : ["POST", "/api/v1/submission"];
-    const stream = connected().request({ ":method": method, ":path": path, authorization: `Bearer ${token}` });
+    const stream = session.request({ ":method": method, ":path": path, authorization: `Bearer ${token}` });
     let status;
     stream.on("response", (headers) => { status = headers[":status"]; }).on("error", reject);
     stream.on("end", () => resolve(status)).on("close", () => reject(new Error("closed without an end"))).resume();
