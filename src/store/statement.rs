@@ -12,6 +12,7 @@ mod rows;
 mod sql;
 mod template;
 mod texts;
+mod writer;
 
 pub(super) use argument::Argument;
 pub use folding::fold;

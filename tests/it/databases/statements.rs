@@ -363,7 +363,7 @@ on_both_databases! {
                         let pasted = pasted.expect("sqlite3 is installed");
                         assert!(pasted.status.success(), "{statement}: {pasted:?}");
                     }
-                    None => run("psql", &["--quiet", "--set=ON_ERROR_STOP=1", "--command", &statement, &url]),
+                    None => run("psql", &["--quiet", "--set=ON_ERROR_STOP=1", "--command", &statement, url]),
                 }
                 count += 1;
             }
