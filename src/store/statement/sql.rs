@@ -124,7 +124,7 @@ impl Sql {
     }
 
     /// Whether it has no values.
-    fn is_constant(&self) -> bool {
+    pub(super) fn is_constant(&self) -> bool {
         self.pieces.iter().all(|piece| match piece {
             Piece::Template(_, values) => values.is_empty(),
             Piece::Text(_) => true,
@@ -175,7 +175,8 @@ impl Sql {
 
     /// The statement with its values in the text, as `psql` and `sqlite3` take it.
     pub(in crate::store) fn pasteable(self, dialect: Dialect) -> String {
-        let mut written = Writer { literals: true, ..Writer::new(dialect, false) };
+        let mut written = Writer::new(dialect, false);
+        written.literals = true;
         written.write(self);
         written.text
     }
