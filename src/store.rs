@@ -16,7 +16,7 @@
 //! 1. Its tables, in both scripts of `schema`, each column with what it means. `README.md` says who may write them, and
 //!    the test of the catalog how `schema/postgres.tsv` is written again.
 //! 2. A file here: the types that callers see, and `impl Store` with a method for each thing that they do. One `sql!` a
-//!    statement, one `read(&Row)` for the columns of a type, and [`retry::run`](engine::retry::run) around a transaction
+//!    statement, one `read(&Row)` for the columns of a type, and `retry::run` (`engine/retry.rs`) around a transaction
 //!    that can collide with others.
 //! 3. `mod` and `pub use` below.
 //! 4. Tests in `tests/it`, on both databases. `databases::statements` prepares the statements by itself, and names those that
