@@ -40,7 +40,7 @@ pub(super) enum Answering {
     Open(for<'a> fn(&'a Area, &'a Visit<'a>, &'a str) -> Future<'a>),
     /// For somebody who is signed in.
     Shown(for<'a> fn(&'a Member<'a>, &'a str) -> Future<'a>),
-    /// A change by somebody who may make it.
+    /// A change by an administrator with the role for it.
     Change(for<'a> fn(&'a Change<'a>, &'a str) -> Future<'a>),
 }
 

@@ -13,7 +13,7 @@ use super::template::{Span, Template, Token, next_token};
 /// Larger: short statements waste memory. Smaller: more statements have to grow their buffer.
 const INITIAL_CAPACITY: usize = 1024;
 
-/// A statement for one database, as far as it is written.
+/// The part of a statement that is already written, for one database.
 pub(super) struct Writer {
     dialect: Dialect,
     /// Whether Postgres plans it each time.

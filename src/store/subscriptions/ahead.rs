@@ -72,7 +72,7 @@ struct SubscriptionsNow {
     watched: Vec<Watched>,
     /// Whether everything that was committed before has a number.
     is_numbered: bool,
-    /// Whether forms may have been moved, and nobody has looked yet.
+    /// Whether there are notes of moved forms that are not settled yet.
     are_forms_noted: bool,
 }
 

@@ -197,7 +197,7 @@ async fn read_whole(database: &Database, text: &str, growing: &BTreeSet<String>)
         Database::Sqlite(_) => {
             let plan = database.steps(text).await.map_err(|error| error.to_string())?;
             let scanned = plan.iter().filter_map(|step| step.strip_prefix("SCAN "));
-            // What is read in the order of an index is read as far as it is wanted.
+            // A scan in the order of an index stops at the limit.
             let is_bounded = ["LIMIT", "EXISTS", "min(", "max("].iter().any(|word| text.contains(word));
             let whole = scanned.filter(|step| !(is_bounded && step.contains(" USING ")));
             let named = whole.map(|step| table_of(text, step.split(' ').next().expect("a name")));
@@ -314,7 +314,7 @@ on_both_databases! {
             };
             let [postgres, sqlite] = statement_texts(&statement.text, &|name| parts.of(&statement.file, name));
             let text = if engine == Engine::Sqlite { sqlite } else { postgres };
-            // A statement for the other database alone.
+            // The statement is only for the other database.
             if text.is_empty() {
                 continue;
             }

@@ -45,8 +45,8 @@ function connected() {
     return session;
 }
 
-// nghttp2 refuses a stream by itself that Node begins between the GOAWAY that it has read and the event that tells so. Such a
-// request was not sent (RFC 9113, 8.7), and programs send it again.
+// If Node opens a stream after nghttp2 has received GOAWAY but before its event, nghttp2 itself refuses the stream. The request
+// was not sent and can be retried (RFC 9113, 8.7).
 async function overHttp2(turn) {
     for (;;) {
         const used = connected();
