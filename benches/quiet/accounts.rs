@@ -25,7 +25,7 @@ impl World {
     pub(crate) fn of_files(accounts: usize, program: &Path) -> anyhow::Result<Self> {
         let world = Self::by(program, accounts, FILES)?;
         for n in 1..accounts {
-            fs::copy(world.file(0), world.file(n))?;
+            world.copy_first_to(n)?;
         }
         Ok(world)
     }

@@ -62,6 +62,18 @@ impl World {
         text
     }
 
+    /// Copies the SQLite file of the first account to that of another one, while no node serves it. The log of a node that
+    /// ended may still be there.
+    pub(crate) fn copy_first_to(&self, n: usize) -> anyhow::Result<()> {
+        for suffix in ["", "-wal"] {
+            let [from, to] = [0, n].map(|n| self.path(&format!("data/t{n}.db{suffix}")));
+            if from.exists() {
+                fs::copy(from, to)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Runs a command with the configuration. Returns what it prints.
     pub(crate) fn formgate(&self, arguments: &[&str]) -> anyhow::Result<String> {
         checked(Command::new(&self.program).args(arguments).arg("--config").arg(self.config()))

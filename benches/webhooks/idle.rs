@@ -90,9 +90,7 @@ async fn tenants_with_a_subscription(on: On<'_>, tenants: usize, receiver: &Rece
     }
     for n in 1..tenants {
         match on {
-            On::Sqlite => {
-                fs::copy(world.file(0), world.file(n))?;
-            }
+            On::Sqlite => world.copy_first_to(n)?,
             On::Postgres(server) => {
                 let copy = format!("CREATE DATABASE idle_{n} TEMPLATE idle_0 STRATEGY file_copy");
                 server.execute("postgres", &[&copy])?;
