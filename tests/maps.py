@@ -6,8 +6,8 @@
 It needs nothing but Python; tests/deploy runs it.
 """
 
+import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -30,9 +30,13 @@ def expect(condition, fault):
         faults.append(fault)
 
 
-def tracked():
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return sorted(name for name in set(listed.stdout.splitlines()) if (ROOT / name).is_file())
+def all_files():
+    """The paths of all files, without what is built or installed."""
+    found = []
+    for folder, below, names in os.walk(ROOT):
+        below[:] = [name for name in below if name not in ("target", "node_modules", "__pycache__", ".git")]
+        found += [(Path(folder) / name).relative_to(ROOT).as_posix() for name in names]
+    return sorted(found)
 
 
 class Source:
@@ -195,23 +199,33 @@ def check_names(sources, files):
         expect(not fault, f"tests/run: {name}: {fault}")
 
 
+def check_paths(files):
+    """Every file that is named by its path from the root exists, in whatever file it is named."""
+    mention = re.compile(r"(?<![\w./-])(?:\.\./)*((?:deploy|src|tests|benches)/[\w/.-]*\w\.[a-z]+)\b")
+    for file in files:
+        if file in HISTORY or file.endswith((".png", ".svg", ".lock")):
+            continue
+        for path in mention.findall((ROOT / file).read_text(errors="replace")):
+            expect(any(name == path or name.endswith(f"/{path}") for name in files), f"{file}: there is no {path}")
+
+
 def check_pages(sources):
-    """Comments and messages of the program name pages, and sections of them, that exist."""
+    """Comments and messages of the program name sections of pages that exist."""
     for source in sources.values():
         text = re.sub(r"\\\n\s*|\n\s*//[/!]? ?", " ", (ROOT / source.name).read_text())
-        for section, page in re.findall(r"(?:`([^`\n]+)` in )?\b((?:deploy|src|tests|benches)/[\w/.-]*\w\.md)\b", text):
+        for section, page in re.findall(r"`([^`\n]+)` in ((?:deploy|src|tests|benches)/[\w/.-]*\w\.md)\b", text):
             file = ROOT / page
-            expect(file.exists(), f"{source.name}: there is no {page}")
-            is_there = not section or file.exists() and re.search(rf"^#+ {re.escape(section)}$", file.read_text(), re.MULTILINE)
+            is_there = file.exists() and re.search(rf"^#+ {re.escape(section)}$", file.read_text(), re.MULTILINE)
             expect(is_there, f"{source.name}: {page} has no section {section}")
 
 
 def check(write=False):
-    files = tracked()
+    files = all_files()
     sources = {name: Source(name) for name in files if name.endswith(".rs")}
     check_rooms(sources, write)
     check_runbook(sources)
     check_names(sources, files)
+    check_paths(files)
     check_pages(sources)
     return faults
 
