@@ -21,11 +21,11 @@ fn the_table_of_commands_is_what_the_program_has() {
     let mut table = "| command | does |\n| --- | --- |\n".to_owned();
     add_rows(&Arguments::command(), "formgate", &mut table);
     let written = format!("{before}<!-- commands -->\n\n{table}\n<!-- end of commands -->\n{after}");
-    if env::var_os("FORMGATE_WRITE_COMMANDS").is_some() {
+    if env::var_os("FORMGATE_WRITE_DOCUMENTS").is_some() {
         fs::write(PAGE, &written).expect("the page can be written");
         return;
     }
-    assert!(page == written, "the commands changed: run FORMGATE_WRITE_COMMANDS=1 cargo test --lib cli::documented");
+    assert!(page == written, "the commands changed: run FORMGATE_WRITE_DOCUMENTS=1 cargo test --lib cli::documented");
 }
 
 /// Adds a row for each command that has no commands below it.
