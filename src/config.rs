@@ -11,8 +11,8 @@
 //! fail because of one of them. `formgate check` and a reload run `coverage` too.
 //!
 //! A key is declared once, in a row beside the reader of its table: `declaration` explains how, and what follows from it.
-//! `schema` writes all of them as a JSON schema. To add a key, add a row, the line that reads it, and the field of the
-//! configuration; `tests/documents.rs` then writes the documentation.
+//! `schema` writes all of them as a JSON schema. To add a key, add a row, the line that reads it, and a comment in
+//! `tenants.example.toml`; `tests/documents.rs` then writes the documentation.
 //!
 //! Every fault is a [`Problem`]. `source` redacts the lines that reports quote, so that no report shows a secret.
 
@@ -53,9 +53,10 @@ mod values;
 mod watched;
 mod webhooks;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use http::HeaderValue;
@@ -142,7 +143,9 @@ impl Config {
 /// Whether a configuration file contains a secret itself rather than the name of a variable.
 #[must_use]
 pub fn holds_password(text: &str) -> bool {
-    secret::holds_password(text, &declaration::names(include::key::KEYS, |key| key.shown == Shown::Secret))
+    static SECRETS: LazyLock<BTreeSet<&str>> =
+        LazyLock::new(|| declaration::names(include::key::KEYS, |key| key.shown == Shown::Secret));
+    secret::holds_password(text, &SECRETS)
 }
 
 /// The JSON schema of a configuration file.

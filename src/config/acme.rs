@@ -89,8 +89,7 @@ pub struct AuthorityLimits {
 
 impl AuthorityLimits {
     /// What Let's Encrypt allows, as it publishes it.
-    const LETS_ENCRYPT: Self =
-        Self { orders: 300, per_domain: Some(50), per_host: Some(5), exempts_renewals: true };
+    const LETS_ENCRYPT: Self = Self { orders: 300, per_domain: Some(50), per_host: Some(5), exempts_renewals: true };
 }
 
 /// Reads the table. `folder` is that of the file.
@@ -103,7 +102,8 @@ pub(super) fn read(mut table: TableReader<'_, '_>, domains: Option<&DomainsConfi
         let problem = Problem::at(span, "the terms of the authorities are not accepted");
         context.report(problem.help("read them, and set `accept_terms = true`"));
     }
-    let mut challenges = table.choices(&key::challenges, "unknown challenge").into_iter().map(challenge_of).collect::<Vec<_>>();
+    let mut challenges =
+        table.choices(&key::challenges, "unknown challenge").into_iter().map(challenge_of).collect::<Vec<_>>();
     if challenges.is_empty() {
         challenges = vec![ChallengeKind::Http01, ChallengeKind::TlsAlpn01];
     }

@@ -178,10 +178,9 @@ impl Key {
     /// The keys of the table or tables that its value is.
     pub(super) fn keys(&self) -> Option<Keys> {
         match self.kind {
-            Kind::Table(keys)
-            | Kind::Tables(keys)
-            | Kind::StringsOrTables(keys)
-            | Kind::NamedTables(_, keys) => Some(keys),
+            Kind::Table(keys) | Kind::Tables(keys) | Kind::StringsOrTables(keys) | Kind::NamedTables(_, keys) => {
+                Some(keys)
+            }
             _ => None,
         }
     }
@@ -247,9 +246,11 @@ pub(super) fn path_of(root: Keys, key: &Key) -> String {
     if path.is_empty() { key.name.to_owned() } else { format!("{path}.{}", key.name) }
 }
 
-/// The names of the keys of which every declaration has a property. Names, since a value may be below the wrong header.
+/// The names of the keys of values, of which every declaration has a property. Names, since a value may be below the wrong
+/// header.
 pub(super) fn names(root: Keys, has: impl Fn(&Key) -> bool) -> BTreeSet<&'static str> {
-    let keys: Vec<_> = places(root).iter().flat_map(|place| place.keys.iter().copied()).collect();
+    let keys: Vec<_> =
+        places(root).iter().flat_map(|place| place.keys).filter(|key| key.keys().is_none()).copied().collect();
     let lacking: BTreeSet<_> = keys.iter().filter(|key| !has(key)).map(|key| key.name).collect();
     keys.iter().map(|key| key.name).filter(|name| !lacking.contains(name)).collect()
 }

@@ -15,8 +15,8 @@ use super::redis::{SERVER_SCHEMES, TCP_SCHEMES, read_sentinel, read_url, sentine
 use super::source::SourceSpan;
 use super::table::TableReader;
 use super::{
-    GatewayConfig, ListenConfig, ListenProtocol, Mode, OnRedisFailure, RedisConfig, RedisTarget, RegistryConfig, TenantVariables, acme,
-    administration, databases, domains, hsts, limits, listen, operator, registry, webhooks,
+    GatewayConfig, ListenConfig, ListenProtocol, Mode, OnRedisFailure, RedisConfig, RedisTarget, RegistryConfig,
+    TenantVariables, acme, administration, databases, domains, hsts, limits, listen, operator, registry, webhooks,
 };
 use crate::acme::ChallengeKind;
 use crate::metrics::TenantLabels;
@@ -273,7 +273,8 @@ impl GatewayConfig {
                 (database.clone(), snapshot.clone(), folder.clone())
             })
         };
-        let variables = |registry: &Option<RegistryConfig>| registry.as_ref().map(|registry| registry.variables.clone());
+        let variables =
+            |registry: &Option<RegistryConfig>| registry.as_ref().map(|registry| registry.variables.clone());
         let changes = [
             (&key::listen, *listen != after.listen),
             (&key::admin_listen, *admin_listen != after.admin_listen),

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
-use toml::de::DeTable;
+use toml::de::{DeTable, Error};
 
 use super::context::LoadContext;
 use super::declaration::keys;
@@ -26,6 +26,10 @@ use crate::regular_file::{self, MAX_TENANTS};
 /// How many syntax errors of a file are reported. Larger: a file that is not TOML at all gets a report many times its size.
 /// Smaller: an operator fixes the errors in more rounds.
 const MAX_ERRORS: usize = 1000;
+
+/// The largest file of which all syntax errors are reported and not only the first, in bytes. Larger: a file that is not TOML at
+/// all holds up a reload for seconds. Smaller: an operator fixes the errors of a file of many tenants in more rounds.
+const MAX_RECOVERED: usize = 1024 * 1024;
 
 keys! { key:
     include = strings().default("[]"),
@@ -185,11 +189,14 @@ pub(super) fn read_file<'r>(
     context: &'r LoadContext<'r>,
     read_others: impl FnOnce(&mut TableReader<'r, '_>),
 ) -> Vec<TenantTable> {
-    let Ok(document) = DeTable::parse(file.text()) else {
-        report_syntax(file, context);
-        return Vec::new();
+    let document = match DeTable::parse(file.text()) {
+        Ok(document) => document.into_inner(),
+        Err(first) => {
+            report_syntax(file, first, context);
+            return Vec::new();
+        }
     };
-    let mut root = TableReader::root(context, file, document.into_inner());
+    let mut root = TableReader::root(context, file, document);
     read_others(&mut root);
     let tenants = root.tables(&key::tenant).into_iter().map(|table| tenant::read(table, file.folder())).collect();
     root.finish();
@@ -197,7 +204,7 @@ pub(super) fn read_file<'r>(
 }
 
 /// Reports the syntax errors of a text that is not valid TOML.
-fn report_syntax(file: &Arc<SourceFile>, context: &LoadContext<'_>) {
+fn report_syntax(file: &Arc<SourceFile>, first: Error, context: &LoadContext<'_>) {
     let single = sections::single_brackets(file.text());
     for span in &single {
         let problem =
@@ -206,7 +213,8 @@ fn report_syntax(file: &Arc<SourceFile>, context: &LoadContext<'_>) {
     }
     // The "duplicate key" errors follow from such a header, which has its own report.
     let follows = |message: &str| !single.is_empty() && message.contains("duplicate key");
-    let (_, errors) = DeTable::parse_recoverable(file.text());
+    let is_small = file.text().len() <= MAX_RECOVERED;
+    let errors = if is_small { DeTable::parse_recoverable(file.text()).1 } else { vec![first] };
     for error in errors.iter().take(MAX_ERRORS).filter(|error| !follows(error.message())) {
         context.report(Problem::at(&SourceSpan::new(file, error.span().unwrap_or_default()), error.message()));
     }

@@ -117,7 +117,7 @@ pub fn split(path: &Path, text: &str, registry: &RegistryConfig) -> Result<Vec<(
     let ends = sections.iter().skip(1).map(|section| section.start).chain([text.len()]);
     let starts = std::iter::once(0).chain(sections.iter().skip(1).map(|section| section.start));
     let texts: Vec<_> = starts.zip(ends).map(|(start, end)| text[start..end].to_owned()).collect();
-    if texts.len() != slugs.len() || !texts.iter().zip(&slugs).all(|(text, slug)| is_of(text, slug)) {
+    if sections.len() != slugs.len() || !texts.iter().zip(&slugs).all(|(text, slug)| is_of(text, slug)) {
         let problem = Problem::at(&SourceSpan::new(&file, 0..0), "the headers of the tenants do not separate them");
         return Err(Problems::of(problem.help("write each as a `[[tenant]]` table of its own")));
     }

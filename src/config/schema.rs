@@ -17,19 +17,19 @@ pub(super) fn of(root: Keys) -> String {
 fn object(keys: Keys) -> Map<String, Value> {
     let properties: Map<_, _> = keys.iter().map(|key| (key.name.to_owned(), property(key))).collect();
     let required: Vec<_> = keys.iter().filter(|key| key.is_required()).map(|key| key.name).collect();
-    let Value::Object(object) = json!({
-        "type": "object", "additionalProperties": false, "properties": properties, "required": required,
-    }) else {
-        unreachable!("it is an object")
-    };
-    object
+    let parts = [("type", "object".into()), ("properties", properties.into()), ("additionalProperties", false.into())];
+    let required = (!required.is_empty()).then(|| ("required", required.into()));
+    parts.into_iter().chain(required).map(|(name, value): (_, Value)| (name.to_owned(), value)).collect()
 }
 
 fn property(key: &Key) -> Value {
     let string = || json!({ "type": "string", "minLength": 1 });
     // A variable may be one of them.
     let choice = |values| json!({ "type": "string", "anyOf": [{ "enum": values }, { "pattern": "\\$\\{" }] });
-    let array = |items: Value| json!({ "type": "array", "items": items, "minItems": u32::from(key.is_required()) });
+    let array = |items: Value| match key.is_required() {
+        true => json!({ "type": "array", "items": items, "minItems": 1 }),
+        false => json!({ "type": "array", "items": items }),
+    };
     let mut property = match key.kind {
         Kind::Boolean => json!({ "type": "boolean" }),
         Kind::Integer { least, most } => json!({ "type": "integer", "minimum": least, "maximum": most }),

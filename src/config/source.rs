@@ -77,8 +77,8 @@ impl SourceFile {
     /// Computed for the first report: most files have no fault.
     fn redacted(&self) -> &RedactedText {
         self.redacted.get_or_init(|| {
-            let plain = declaration::names(self.keys, |key| key.keys().is_none() && key.shown == Shown::Plain);
-            let urls = declaration::names(self.keys, |key| key.shown == Shown::Url);
+            let names = |shown: &[Shown]| declaration::names(self.keys, |key| shown.contains(&key.shown));
+            let (plain, urls) = (names(&[Shown::Plain]), names(&[Shown::Plain, Shown::Url]));
             let mut masks = Masks { text: &self.text, plain, urls, hidden: Vec::new(), shown: Vec::new() };
             match DeTable::parse(&self.text) {
                 Ok(document) => masks.hide_values(document.get_ref()),
@@ -116,7 +116,7 @@ struct Masks<'t> {
     text: &'t str,
     /// The names of the keys whose values a report may show.
     plain: BTreeSet<&'static str>,
-    /// The names of those whose values are URLs.
+    /// The names of those whose values may be URLs too.
     urls: BTreeSet<&'static str>,
     hidden: Vec<Range<usize>>,
     /// URLs that a report may show.
@@ -137,7 +137,9 @@ impl Masks<'_> {
             DeValue::Array(items) => items.iter().for_each(|item| self.hide_value(key, item)),
             _ if self.plain.contains(key) => {}
             // A password is before an `@`, or a parameter.
-            DeValue::String(url) if self.urls.contains(key) && !url.contains(['@', '?']) => self.shown.push(value.span()),
+            DeValue::String(url) if self.urls.contains(key) && !url.contains(['@', '?']) => {
+                self.shown.push(value.span())
+            }
             _ => self.hidden.push(value.span()),
         }
     }

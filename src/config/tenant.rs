@@ -100,8 +100,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> TenantTable
             Some((read.location, Located { value: read.identity, span: text.span }))
         })
         .unzip();
-    let timezone =
-        table.string(&key::timezone).map_or(Some(TimeZone::UTC), |text| read_timezone(&text, &table));
+    let timezone = table.string(&key::timezone).map_or(Some(TimeZone::UTC), |text| read_timezone(&text, &table));
     let requests_per_minute = table.integer(&key::requests_per_minute);
     let max_connections = table.integer(&key::max_connections);
     let max_in_flight = table.integer(&key::max_in_flight);
@@ -148,13 +147,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> TenantTable
         let served = context.served.and_then(|served| (served.tenant)(&config.slug));
         Some(served.filter(|served| served.is_same(&config)).unwrap_or_else(|| Arc::new(config)))
     };
-    TenantTable {
-        config: config(),
-        slug,
-        hosts: address.into_iter().chain(domains).collect(),
-        certificates,
-        database,
-    }
+    TenantTable { config: config(), slug, hosts: address.into_iter().chain(domains).collect(), certificates, database }
 }
 
 fn read_slug(text: StringValue, table: &TableReader<'_, '_>) -> Option<Located<String>> {

@@ -120,10 +120,19 @@ fn with(line: &str, replacement: &str) -> String {
 }
 
 #[test]
-fn the_example_has_no_fault() {
+fn the_example_has_no_fault_with_and_without_its_comments() {
     let folder = Folder::new();
-    let config =
-        folder.load(include_str!("../../tenants.example.toml")).unwrap_or_else(|problems| panic!("{problems}"));
+    let example = include_str!("../../tenants.example.toml");
+    let uncommented = example.lines().map(|line| match line.strip_prefix("# ") {
+        Some(setting) if setting.split(' ').nth(1) == Some("=") => format!("{setting}\n"),
+        _ => format!("{line}\n"),
+    });
+    let load = |text: &str| folder.load(text).unwrap_or_else(|problems| panic!("{problems}"));
+    let (config, shown) = (load(example), load(&uncommented.collect::<String>()));
+    assert!(shown.gateway.redis.is_some() && shown.gateway.registry.is_some());
+    assert_eq!(shown.gateway.limits, config.gateway.limits);
+    assert_eq!(shown.gateway.databases, config.gateway.databases);
+    assert_eq!(shown.gateway.webhooks, config.gateway.webhooks);
     assert_eq!(config.tenants.len(), 2);
     assert_eq!(*config.tenants[0].certificates[0].1.private_key, *folder.path("certs/acme.key"));
     assert_eq!(config.tenants[0].database.identity(), format!("sqlite {}", folder.path("data/acme.db").display()));

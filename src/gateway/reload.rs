@@ -17,8 +17,7 @@ use tokio::sync::OwnedMutexGuard;
 use super::changes::{fingerprint, is_watched};
 use super::databases::Databases;
 use crate::config::{
-    CertificateFiles, Config, GatewayConfig, Problems, ServedConfig, Sources, TenantConfig,
-    WatchedFolders,
+    CertificateFiles, Config, GatewayConfig, Problems, ServedConfig, Sources, TenantConfig, WatchedFolders,
 };
 use crate::edge::{Certificates, PreparedCertificate};
 use crate::file_stamp::FileStamp;

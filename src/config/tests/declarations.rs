@@ -23,10 +23,7 @@ const SETTINGS: [(&str, &str); 10] = [
     ("gateway.acme.ca", "name = \"own\"\ndirectory = \"https://ca.internal/dir\"\n"),
     ("gateway.acme.ca.eab", "key_id = \"kid\"\nhmac_key = \"c2VjcmV0\"\n"),
     ("gateway.operator", "listen = [\"unix:operator.sock\"]\n"),
-    (
-        "tenant",
-        "slug = \"acme\"\nname = \"Acme\"\naddress = \"acme.example.com\"\ndatabase = \"sqlite:acme.db\"\n",
-    ),
+    ("tenant", "slug = \"acme\"\nname = \"Acme\"\naddress = \"acme.example.com\"\ndatabase = \"sqlite:acme.db\"\n"),
     ("tenant.oidc", OIDC),
 ];
 const OIDC: &str = "issuer = \"https://login.example.com\"\nclient_id = \"a\"\nclient_secret = \"b\"\nrole_claim = \"c\"\n\
@@ -40,6 +37,16 @@ fn header(place: &Place) -> String {
         Some(Kind::Tables(_) | Kind::StringsOrTables(_)) => format!("[[{path}]]\n"),
         Some(_) => format!("[{path}]\n"),
     }
+}
+
+/// The same below the tables that it is in.
+fn headers(place: &Place) -> String {
+    let all = places(include::key::KEYS);
+    let is_around = |other: &&Place| {
+        let is_array = matches!(other.of.map(|key| key.kind), Some(Kind::Tables(_)));
+        is_array && place.path.starts_with(&format!("{}.", other.path))
+    };
+    all.iter().filter(is_around).map(header).collect::<String>() + &header(place)
 }
 
 fn is_a_table(key: &Key) -> bool {
@@ -67,9 +74,10 @@ fn every_declared_key_is_read_and_a_fault_of_its_value_has_its_name_and_its_line
     let problems = problems(&text);
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| line.contains(" = ")) {
         let (name, _) = line.split_once(" = ").unwrap();
-        let (_, problem) = problems.iter().find(|(at, _)| *at == number).unwrap_or_else(|| panic!("{name} is not read"));
+        let (_, problem) =
+            problems.iter().find(|(at, _)| *at == number).unwrap_or_else(|| panic!("{name} is not read"));
         let report = problem.to_string();
-        assert!(report.contains(&format!("{name}")) && !report.contains("unknown key"), "{report}");
+        assert!(report.contains(name) && !report.contains("unknown key"), "{report}");
         let may_be_shown = |key: &&&Key| key.name == name && key.shown != Shown::Plain;
         let is_shown = all.iter().flat_map(|place| place.keys).find(may_be_shown).is_none();
         assert_eq!(report.contains(line), is_shown, "{report}");
@@ -81,7 +89,7 @@ fn no_report_shows_a_value_that_may_hold_a_secret() {
     for place in places(include::key::KEYS) {
         for key in place.keys.iter().filter(|key| matches!(key.shown, Shown::Hidden | Shown::Secret)) {
             for value in ["{ a = \"hunter2\" }", "[[\"hunter2\"]]", "\"hunter2\"\nunknown = 1", "\"\"\"\nhunter2"] {
-                let text = format!("{}{} = {value}\n", header(&place), key.name);
+                let text = format!("{}{} = {value}\n", headers(&place), key.name);
                 let problems = problems(&text);
                 assert!(problems.iter().all(|(_, problem)| !problem.to_string().contains("hunter2")), "{problems:?}");
             }
@@ -95,8 +103,9 @@ fn every_integer_is_taken_within_its_range_and_no_further() {
         for key in place.keys {
             let Kind::Integer { least, most } = key.kind else { continue };
             let reports = |value: i64| {
-                let text = format!("{}redirect_to_https = true\n{} = {value}\n", header(&place), key.name);
-                let at_value = problems(&text).into_iter().filter(|(line, _)| *line == 3);
+                let text = format!("{}redirect_to_https = true\n{} = {value}\n", headers(&place), key.name);
+                let last = text.lines().count();
+                let at_value = problems(&text).into_iter().filter(|(line, _)| *line == last);
                 at_value.map(|(_, problem)| problem.title().to_owned()).collect::<Vec<_>>()
             };
             for value in [least, most] {
@@ -114,14 +123,17 @@ fn a_declared_default_is_what_holds_without_the_key() {
     let text = |defaults: bool| {
         let tables = places(include::key::KEYS).into_iter().filter(|place| {
             // Each is in place of others, or for hosts that there are.
-            !["gateway.listen", "gateway.redis_sentinel", "tenant.group_guard", "tenant.tls.\"HOST\""].contains(&&*place.path)
+            !["gateway.listen", "gateway.redis_sentinel", "tenant.group_guard", "tenant.tls.\"HOST\""]
+                .contains(&&*place.path)
         });
         tables.fold(String::new(), |mut text, place| {
             let settings = SETTINGS.iter().find(|(path, _)| *path == place.path).map_or("", |(_, lines)| lines);
             text += &(header(&place) + settings);
             for key in place.keys.iter().filter(|key| !settings.contains(&format!("{} = ", key.name))) {
                 match key.default {
-                    Default::Value(value) if defaults && key.name != "redis_cluster" => {
+                    // What else they are for has a default of its own.
+                    Default::Value(_) if ["redis_cluster", "idle_seconds"].contains(&key.name) => {}
+                    Default::Value(value) if defaults => {
                         text += &format!("{} = {value}\n", key.name);
                     }
                     _ => {}
@@ -133,7 +145,10 @@ fn a_declared_default_is_what_holds_without_the_key() {
     let folder = Folder::new();
     let load = |defaults| folder.load(&text(defaults)).unwrap_or_else(|problems| panic!("{problems}"));
     let (without, with) = (load(false), load(true));
-    assert_eq!(format!("{:#?}", with.gateway), format!("{:#?}", without.gateway));
+    let (with_defaults, expected) = (format!("{:#?}", with.gateway), format!("{:#?}", without.gateway));
+    for (line, other) in with_defaults.lines().zip(expected.lines()) {
+        assert_eq!(line, other, "{with_defaults}");
+    }
     assert!(with.tenants[0].is_same(&without.tenants[0]));
     assert_eq!(without.gateway.databases, DatabaseLimits::default());
     let Settings { timeout, in_flight, per_host, .. } = without.gateway.webhooks.requests;
@@ -173,7 +188,8 @@ fn a_change_is_announced_if_the_declaration_says_that_it_waits() {
     ];
     assert_eq!(waiting, expected);
     assert_eq!(before.waiting_for_restart(&before), Vec::<String>::new());
-    let cache = GATEWAY.replace("[gateway.tls]", "[gateway.tls]\ncache_mib = 1").replace("127.0.0.1:0", "127.0.0.1:1") + ACME;
+    let cache =
+        GATEWAY.replace("[gateway.tls]", "[gateway.tls]\ncache_mib = 1").replace("127.0.0.1:0", "127.0.0.1:1") + ACME;
     let cache = folder.load(&cache).unwrap_or_else(|problems| panic!("{problems}")).gateway;
     assert_eq!(load("", "").waiting_for_restart(&cache), ["listen", "tls.cache_mib"]);
 }

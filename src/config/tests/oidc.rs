@@ -1,4 +1,4 @@
-//! The tables of OpenID providers, as deploy/configuration.md documents them.
+//! The tables of OpenID providers.
 
 use secrecy::ExposeSecret;
 use serde_json::json;

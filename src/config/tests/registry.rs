@@ -1,4 +1,4 @@
-//! The keys of the registry and the `[gateway.operator]` table, as deploy/configuration.md documents them.
+//! The keys of the registry and the `[gateway.operator]` table.
 
 use std::path::{Path, PathBuf};
 
