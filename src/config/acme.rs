@@ -36,7 +36,7 @@ keys! { key:
 
 keys! { ca_key:
     name = string(), "its name in commands, metrics and the log";
-    directory = url(), "the URL of its ACME directory";
+    directory = string(), "the URL of its ACME directory";
     issuer = string().without("none"),
         "its name in CAA records, such as `letsencrypt.org`; without it, CAA records are not compared with it";
     profile = string().without("the authority's"), "the profile of its certificates, such as `shortlived`";

@@ -31,7 +31,7 @@ keys! { key:
     /// The largest: a week. Larger: a person who lost the right to administer an account stays signed in for weeks. Smaller: an
     /// operator can't choose a session of a working week.
     session_hours = integer(1..=168).default("12"), "a session ends after this time however much it is used";
-    sign_in_url = url().without("none"),
+    sign_in_url = string().without("none"),
         "an `https://` URL: where a page sends an administrator without a session. `{slug}` is replaced by the tenant's slug";
     oidc = table(oidc::key::KEYS).without("none"),
         "the [OpenID provider](#openid-connect) of tenants that have none of their own";

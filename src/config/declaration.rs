@@ -67,10 +67,8 @@ pub(super) enum Default {
 /// What a report may show of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
-    /// All of it, unless it looks like a URL.
+    /// All of it, unless it is a URL that may hold a password.
     Plain,
-    /// A URL without a user and parameters.
-    Url,
     /// Nothing: it may contain a password.
     Hidden,
     /// Nothing: it is a secret.
@@ -100,10 +98,6 @@ pub(super) const fn integer(range: RangeInclusive<u32>) -> Key {
 
 pub(super) const fn string() -> Key {
     key(Kind::String)
-}
-
-pub(super) const fn url() -> Key {
-    Key { shown: Shown::Url, ..string() }
 }
 
 pub(super) const fn choice(values: &'static [&'static str]) -> Key {
@@ -265,7 +259,7 @@ macro_rules! keys {
             #[allow(unused_imports, reason = "no table has keys of every type")]
             use crate::config::declaration::{
                 Key, Keys, boolean, choice, choices, integer, named_tables, string, strings, strings_or_tables, table,
-                tables, url,
+                tables,
             };
 
             pub(in crate::config) static KEYS: Keys = &[$(&$name),*];

@@ -27,7 +27,7 @@ const MAX_TEXT: usize = 512;
 const MAX_VALUES: usize = 100;
 
 keys! { key:
-    issuer = url(),
+    issuer = string(),
         "the provider's `https://` URL, to the letter as in `issuer` of its `/.well-known/openid-configuration`. It may be at a \
          private address, but not at a link-local one. The shared issuers of Microsoft Entra ID (`common`, `organizations`, \
          `consumers`) are refused";

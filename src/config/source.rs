@@ -77,9 +77,8 @@ impl SourceFile {
     /// Computed for the first report: most files have no fault.
     fn redacted(&self) -> &RedactedText {
         self.redacted.get_or_init(|| {
-            let names = |shown: &[Shown]| declaration::names(self.keys, |key| shown.contains(&key.shown));
-            let (plain, urls) = (names(&[Shown::Plain]), names(&[Shown::Plain, Shown::Url]));
-            let mut masks = Masks { text: &self.text, plain, urls, hidden: Vec::new(), shown: Vec::new() };
+            let plain = declaration::names(self.keys, |key| key.shown == Shown::Plain);
+            let mut masks = Masks { text: &self.text, plain, hidden: Vec::new(), shown: Vec::new() };
             match DeTable::parse(&self.text) {
                 Ok(document) => masks.hide_values(document.get_ref()),
                 Err(_) => masks.hide_lines(),
@@ -116,10 +115,8 @@ struct Masks<'t> {
     text: &'t str,
     /// The names of the keys whose values a report may show.
     plain: BTreeSet<&'static str>,
-    /// The names of those whose values may be URLs too.
-    urls: BTreeSet<&'static str>,
     hidden: Vec<Range<usize>>,
-    /// URLs that a report may show.
+    /// Values that a report may show although they look like a URL.
     shown: Vec<Range<usize>>,
 }
 
@@ -135,11 +132,10 @@ impl Masks<'_> {
         match value.get_ref() {
             DeValue::Table(table) => self.hide_values(table),
             DeValue::Array(items) => items.iter().for_each(|item| self.hide_value(key, item)),
-            _ if self.plain.contains(key) => {}
-            // A password is before an `@`, or a parameter.
-            DeValue::String(url) if self.urls.contains(key) && !url.contains(['@', '?']) => {
+            DeValue::String(text) if self.plain.contains(key) && is_url_without_password(text) => {
                 self.shown.push(value.span())
             }
+            _ if self.plain.contains(key) => {}
             _ => self.hidden.push(value.span()),
         }
     }
@@ -161,7 +157,7 @@ impl Masks<'_> {
         }
     }
 
-    /// Hides what looks like a URL, wherever it is.
+    /// Hides what looks like a URL, also in comments.
     fn hide_urls(&mut self) {
         self.shown.sort_by_key(|range| range.start);
         for (start, _) in self.text.match_indices("://") {
@@ -173,6 +169,14 @@ impl Masks<'_> {
             }
         }
     }
+}
+
+/// Whether a text is a URL that has no password: before an `@`, as a parameter, or where a port belongs.
+fn is_url_without_password(text: &str) -> bool {
+    let Some((_, rest)) = text.split_once("://") else { return false };
+    let authority = rest.split('/').next().unwrap_or_default();
+    let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
+    !text.contains(['@', '?']) && port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Sorts ranges and joins those that overlap.

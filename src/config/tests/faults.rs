@@ -348,3 +348,10 @@ fn a_certificate_without_the_name_of_a_host_is_reported_with_its_names() {
     let report = folder.load(&text).unwrap_err().to_string();
     assert!(report.contains("the gateway's covers `*.example.com`"), "{report}");
 }
+
+#[test]
+fn a_url_without_a_password_is_shown() {
+    let text = with("slug = \"acme\"", "slug = \"acme\"\ntimezone = \"https://time.example:8443/zone\"");
+    let report = Folder::new().load(&text).unwrap_err().to_string();
+    assert!(report.contains("timezone = \"https://time.example:8443/zone\"\n"), "{report}");
+}
