@@ -133,7 +133,7 @@ impl Masks<'_> {
             DeValue::Table(table) => self.hide_values(table),
             DeValue::Array(items) => items.iter().for_each(|item| self.hide_value(key, item)),
             DeValue::String(text) if self.plain.contains(key) && is_url_without_password(text) => {
-                self.shown.push(value.span())
+                self.shown.push(value.span());
             }
             _ if self.plain.contains(key) => {}
             _ => self.hidden.push(value.span()),

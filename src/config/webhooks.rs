@@ -133,7 +133,6 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> WebhookConf
                 .iter()
                 .filter_map(|text| read_dns_server(text, context))
                 .collect(),
-            ..Settings::default()
         },
         seals: {
             let mut read = |key| table.string(key).and_then(|text| read_key(&text, context));
