@@ -118,32 +118,34 @@ fn every_integer_is_taken_within_its_range_and_no_further() {
     }
 }
 
+/// A file with a table of each kind, and with or without the keys that have a value as their default.
+pub(super) fn every_table(defaults: bool) -> String {
+    let tables = places(include::key::KEYS).into_iter().filter(|place| {
+        // Each is in place of others, or for hosts that there are.
+        !["gateway.listen", "gateway.redis_sentinel", "tenant.group_guard", "tenant.tls.\"HOST\""]
+            .contains(&&*place.path)
+    });
+    tables.fold(String::new(), |mut text, place| {
+        let settings = SETTINGS.iter().find(|(path, _)| *path == place.path).map_or("", |(_, lines)| lines);
+        text += &(header(&place) + settings);
+        for key in place.keys.iter().filter(|key| !settings.contains(&format!("{} = ", key.name))) {
+            match key.default {
+                // What else they are for has a default of its own.
+                Default::Value(_) if ["redis_cluster", "idle_seconds"].contains(&key.name) => {}
+                Default::Value(value) if defaults => {
+                    text += &format!("{} = {value}\n", key.name);
+                }
+                _ => {}
+            }
+        }
+        text
+    })
+}
+
 #[test]
 fn a_declared_default_is_what_holds_without_the_key() {
-    let text = |defaults: bool| {
-        let tables = places(include::key::KEYS).into_iter().filter(|place| {
-            // Each is in place of others, or for hosts that there are.
-            !["gateway.listen", "gateway.redis_sentinel", "tenant.group_guard", "tenant.tls.\"HOST\""]
-                .contains(&&*place.path)
-        });
-        tables.fold(String::new(), |mut text, place| {
-            let settings = SETTINGS.iter().find(|(path, _)| *path == place.path).map_or("", |(_, lines)| lines);
-            text += &(header(&place) + settings);
-            for key in place.keys.iter().filter(|key| !settings.contains(&format!("{} = ", key.name))) {
-                match key.default {
-                    // What else they are for has a default of its own.
-                    Default::Value(_) if ["redis_cluster", "idle_seconds"].contains(&key.name) => {}
-                    Default::Value(value) if defaults => {
-                        text += &format!("{} = {value}\n", key.name);
-                    }
-                    _ => {}
-                }
-            }
-            text
-        })
-    };
     let folder = Folder::new();
-    let load = |defaults| folder.load(&text(defaults)).unwrap_or_else(|problems| panic!("{problems}"));
+    let load = |defaults| folder.load(&every_table(defaults)).unwrap_or_else(|problems| panic!("{problems}"));
     let (without, with) = (load(false), load(true));
     let (with_defaults, expected) = (format!("{:#?}", with.gateway), format!("{:#?}", without.gateway));
     for (line, other) in with_defaults.lines().zip(expected.lines()) {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::{env, fs};
 
+use super::declarations::every_table;
 use crate::config::declaration::{Default, Key, Kind, Place, path_of, places};
 use crate::config::{gateway, include, schema};
 
@@ -84,6 +85,19 @@ fn the_reference_has_a_table_of_the_keys_of_each_table() {
 #[test]
 fn the_schema_is_published() {
     assert_written("deploy/tenants.schema.json", |_| schema::of(include::key::KEYS));
+}
+
+#[test]
+fn the_schema_accepts_every_key_and_no_other() {
+    let schema = serde_json::from_str(&schema::of(include::key::KEYS)).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let is_valid =
+        |text: &str| validator.is_valid(&serde_json::to_value(text.parse::<toml::Table>().unwrap()).unwrap());
+    let text = every_table(true);
+    assert!(is_valid(&text), "{text}");
+    for header in text.lines().filter(|line| line.starts_with('[')) {
+        assert!(!is_valid(&text.replace(header, &format!("{header}\nunknown = 1"))), "{header}");
+    }
 }
 
 #[test]
