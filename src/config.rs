@@ -35,6 +35,7 @@ mod redis;
 pub mod registered;
 mod secret;
 mod sections;
+mod sense;
 mod source;
 mod table;
 mod tenant;

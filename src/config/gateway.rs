@@ -14,6 +14,7 @@ use super::context::LoadContext;
 use super::databases;
 use super::places::Places;
 use super::problem::Problem;
+use super::sense::{Spans, Values};
 use super::source::SourceSpan;
 use super::table::{StringValue, TableReader};
 use super::{
@@ -101,7 +102,7 @@ pub(super) struct NamedFiles {
 /// Reads the `[gateway]` table.
 pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTable {
     let (listen, admin_listen, mut taken) = listen::read(&mut table);
-    let mut places = Places::default();
+    let (mut places, spans) = (Places::default(), Spans::of(&table));
     let redis_span = REDIS_KEYS.iter().find_map(|key| table.span_of(key));
     let redis = read_redis(&mut table);
     let drain = table.integer("drain_seconds", 0..=MAX_DRAIN_SECONDS, DEFAULT_DRAIN_SECONDS);
@@ -120,6 +121,8 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
     let operator = operator::read(table.table("operator"), registry_span.is_some(), folder, &mut taken, &mut places);
     places.listen = taken.into_taken();
     let domains = domains::read(table.table("domains"), registry_span.as_ref());
+    let values = Values { limits: &limits, webhooks: &webhooks, domains: domains.as_ref() };
+    spans.check(&values, table.context());
     let has_acme = table.contains("acme");
     let acme_span = table.span_of("acme");
     let acme = acme::read(table.table("acme"), domains.as_ref(), folder);

@@ -93,9 +93,10 @@ pub(super) fn read_registry(
 ) -> Option<RegistryConfig> {
     let variables = tenant_variables::read(table);
     let snapshot_at = table.span_of("registry_snapshot");
+    let is_given = table.contains("registry");
     let (registry, snapshot) = (table.string("registry"), table.string("registry_snapshot"));
     let Some(text) = registry else {
-        if let Some(span) = snapshot_at {
+        if let Some(span) = snapshot_at.filter(|_| !is_given) {
             let problem = Problem::at(&span, "there is no registry to keep a snapshot of");
             table.context().report(problem.help("add `registry`, or remove this key"));
         }

@@ -40,11 +40,11 @@ impl TenantVariables {
 
 /// Reads the key.
 pub(super) fn read(table: &mut TableReader<'_, '_>) -> TenantVariables {
-    let is_given = table.contains("tenant_variables");
-    let patterns = table.strings("tenant_variables");
-    if !is_given {
+    if !table.contains("tenant_variables") {
         return TenantVariables::default();
     }
+    let faults = table.context().faults();
+    let patterns = table.strings("tenant_variables");
     let patterns = patterns.into_iter().filter(|pattern| {
         let start = pattern.value.strip_suffix('*').unwrap_or(&pattern.value);
         let is_pattern = start.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
@@ -54,5 +54,7 @@ pub(super) fn read(table: &mut TableReader<'_, '_>) -> TenantVariables {
         }
         is_pattern
     });
-    TenantVariables(patterns.map(|pattern| pattern.value.into()).collect())
+    let patterns = patterns.map(|pattern| pattern.value.into()).collect();
+    // A faulty list is one fault, not one of each tenant.
+    if table.context().faults() > faults { TenantVariables(["*".into()].into()) } else { TenantVariables(patterns) }
 }
