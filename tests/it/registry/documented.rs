@@ -1,4 +1,4 @@
-//! What deploy/README.md documents of the registry works as written: the rights of a node's role, and the recipe.
+//! What deploy/registry.md documents of the registry works as written: the rights of a node's role, and the recipe.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::support::fixture::{Engine, on_both_databases};
 use crate::support::postgres::Postgres;
 use crate::support::process::python;
 
-const GUIDE: &str = include_str!("../../../deploy/README.md");
+const GUIDE: &str = include_str!("../../../deploy/registry.md");
 const README: &str = include_str!("../../../README.md");
 
 /// The only block of code in a language that has a text.
@@ -101,8 +101,8 @@ async fn a_right_that_is_revoked_while_a_node_runs_is_named_at_once() {
     let mut node = scene.start(1);
     readiness_becomes(
         &mut node,
-        "the role of this node lacks DELETE on registry_nodes in the registry; grant them, as `The registry` in \
-         deploy/README.md shows",
+        "the role of this node lacks DELETE on registry_nodes in the registry; grant them, as `Rights of a node` in \
+         deploy/registry.md shows",
     )
     .await;
 }
