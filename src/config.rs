@@ -42,6 +42,7 @@ mod registry;
 mod schema;
 mod secret;
 mod sections;
+mod sense;
 mod source;
 mod table;
 mod tenant;

@@ -185,6 +185,8 @@ impl From<StoreError> for Refusal {
             | StoreError::Locked { .. }
             | StoreError::ReadOnly(_)
             | StoreError::OfDrill
+            | StoreError::OfAnotherTenant { .. }
+            | StoreError::OfOtherKind { .. }
             | StoreError::Unsettled
             | StoreError::RowLost
             | StoreError::SchemaOlder { .. }

@@ -146,7 +146,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     metrics.tenants_served.set(i64::try_from(tenants.len()).unwrap_or(i64::MAX));
     drill::announce(&config.gateway, &tenants);
     let directory = Directory::new(&tenants, &Directory::empty(Arc::clone(&connections)));
-    let directory = Arc::new(ArcSwap::from_pointee(directory));
+    let directory = directory.shared();
     let certificates = config.gateway.acme.as_ref().map(|acme| acme.seals.clone()).unwrap_or_default();
     let seals = RegistrySeals { texts: &config.gateway.webhooks.seals, certificates: &certificates };
     let (servers, announced_servers) = DatabaseServers::channel();

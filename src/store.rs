@@ -64,7 +64,7 @@ pub use derived::settle::Events;
 use derived::settle::Settler;
 #[cfg(test)]
 pub(crate) use engine::raw;
-pub(crate) use engine::{BESIDE, FileId, LOG, SHARED_MEMORY, next_to, with_causes};
+pub(crate) use engine::{BESIDE, FileId, LOG, OWN_DATABASE, SHARED_MEMORY, next_to, with_causes};
 pub use engine::{
     Breaker, BreakerPermit, CommitStamp, Connections, CountedBy, DatabaseLimits, DatabaseLocation, DatabaseTime,
     InvalidLocation, Pooler, ReadOnlyFile, StoreError, location, remedy,
@@ -75,7 +75,7 @@ pub use groups::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupSync, GroupWrite, GroupWriteError, Guard,
     MemberChange, MemberReader, Members, NewMembers, Report, SyncMembers, SyncedBy, Undone, WriteMode, WrittenGroup,
 };
-pub use identity::DatabaseIdentity;
+pub use identity::{DatabaseIdentity, PhysicalId};
 pub use registry::Registry;
 pub use reindex::{Reindexed, reindex};
 pub use schema::{
@@ -101,6 +101,7 @@ use crate::metrics::DatabaseFailure;
 pub struct Store {
     database: Database,
     identity: DatabaseIdentity,
+    physical_id: Option<PhysicalId>,
     /// Taken by writes of groups on this node: exclusively, or shared by those that may run concurrently. A write that
     /// waits here holds no connection that a reader could use, and shared writes take at most half of the connections.
     group_writes: Arc<RwLock<()>>,
@@ -156,11 +157,11 @@ impl Store {
             identified => identified,
         };
         match identified {
-            Ok(identity) => {
+            Ok((identity, physical_id)) => {
                 let group_writes = Arc::new(RwLock::with_max_readers((), max_connections.div_ceil(2)));
                 let changes_waited_for = Arc::new(Semaphore::new(derived::changes::MAX_WAITING));
                 let settler = Settler::default();
-                Ok(Self { database, identity, group_writes, settler, changes_waited_for, file })
+                Ok(Self { database, identity, physical_id, group_writes, settler, changes_waited_for, file })
             }
             Err(error) => {
                 database.close().await;
@@ -169,7 +170,7 @@ impl Store {
         }
     }
 
-    async fn identify(database: &Database) -> Result<DatabaseIdentity, StoreError> {
+    async fn identify(database: &Database) -> Result<(DatabaseIdentity, Option<PhysicalId>), StoreError> {
         let mut reader = database.acquire_for_opening().await?;
         schema::require_served(&mut reader).await?;
         Ok(DatabaseIdentity::read(&mut reader).await?)
@@ -187,10 +188,10 @@ impl Store {
         &self.identity
     }
 
-    /// Identifies the database within its Postgres cluster: equal for two stores that are open on the same database.
-    /// None on SQLite, or if the role may not read it.
-    pub async fn physical_id(&self) -> Option<String> {
-        DatabaseIdentity::physical_id(&mut self.database.reader().await.ok()?).await
+    /// Equal for two stores that are open on the same database of Postgres. None on SQLite.
+    #[must_use]
+    pub fn physical_id(&self) -> Option<PhysicalId> {
+        self.physical_id
     }
 
     /// Whether the location still leads to this database: its SQLite file was not replaced by another one.

@@ -3,6 +3,7 @@
 //! Owns a tenant's names, database, tokens and its account's budget; knows no sockets, no HTTP and no SQL.
 
 mod database;
+mod database_owners;
 mod database_servers;
 mod directory;
 mod in_flight;
@@ -27,11 +28,12 @@ use crate::host::HostName;
 use crate::memory::TenantMemory;
 use crate::metrics::TenantMeter;
 use crate::quota::{Account, LimitedAccount};
-use crate::store::{Connections, Guard};
+use crate::store::Guard;
 
 pub use database::TenantDatabase;
+pub use database_owners::DatabaseOwners;
 pub use database_servers::DatabaseServers;
-pub use directory::{Directory, RemovedDatabase, TokenChanges, close_removed};
+pub use directory::{Directory, RemovedDatabase, TenantDatabases, TokenChanges, close_removed};
 pub use in_flight::{InFlight, InFlightPermit};
 use last_used::{Due, UnwrittenUses};
 pub use names::TokenNames;
@@ -77,10 +79,10 @@ pub struct Tenant {
 impl Tenant {
     /// A tenant as configured; nothing is opened yet.
     #[must_use]
-    pub fn new(config: &TenantConfig, connections: &Arc<Connections>) -> Self {
+    pub fn new(config: &TenantConfig, databases: &Arc<TenantDatabases>) -> Self {
         let slug = Arc::clone(&config.slug);
         let database =
-            TenantDatabase::new(Arc::clone(&slug), config.database.clone(), config.max_connections, connections);
+            TenantDatabase::new(Arc::clone(&slug), config.database.clone(), config.max_connections, databases);
         Self {
             slug,
             name: config.name.to_string(),
@@ -147,8 +149,8 @@ impl Tenant {
     /// nothing is known. The account is still the same if the database turns out to be
     /// ([`crate::quota::Quota::account`]).
     #[must_use]
-    pub fn renewed(&self, config: &TenantConfig, connections: &Arc<Connections>) -> Self {
-        let mut tenant = Self::new(config, connections);
+    pub fn renewed(&self, config: &TenantConfig, databases: &Arc<TenantDatabases>) -> Self {
+        let mut tenant = Self::new(config, databases);
         tenant.meter = Arc::clone(&self.meter);
         tenant.memory = Arc::clone(&self.memory);
         if self.in_flight.most() == config.max_in_flight {

@@ -15,15 +15,20 @@ use futures_util::{StreamExt, stream};
 
 use super::ConfigFile;
 use super::output::print;
-use crate::config::{Config, Examination, GatewayConfig, Problem, Problems, RegisteredTenant, TenantConfig};
+use crate::config::{
+    Config, Examination, GatewayConfig, Problem, Problems, RegisteredTenant, RegistryConfig, TenantConfig,
+};
 use crate::domains::{MissingKey, missing_keys};
 use crate::explain::{Finding, Trace, Tracer};
 use crate::gateway::DescriptorShare;
 use crate::registry::{self, FileTenants, Following, LoadError};
 use crate::seal;
 use crate::shared::diagnosis;
-use crate::store::registry::{RegistryUse, registry_remedy};
-use crate::store::{DatabaseConcern, Orphans, Pooler, Registry, Store, count_orphans, remedy, with_causes};
+use crate::store::registry::{RegistryUse, is_denied, registry_remedy};
+use crate::store::{
+    DatabaseConcern, OWN_DATABASE, Orphans, PhysicalId, Pooler, Registry, Store, StoreError, count_orphans, remedy,
+    with_causes,
+};
 
 /// How many databases are checked at the same time. Larger: a database server gets that many connections at once.
 /// Smaller: checking many tenants takes longer.
@@ -133,16 +138,19 @@ async fn read_registry(examination: &Examination) -> (Vec<Arc<TenantConfig>>, Ve
         // As before the first start.
         Ok(None) => return (Vec::new(), Vec::new(), Some(format!("warning: {}", config.missing()))),
         Err(error) => {
-            let problem = examination.registry_problem(with_causes(&error)).map(|problem| match &error {
-                LoadError::Away { cause, .. } => problem.help(registry_remedy(cause)),
-                LoadError::Silent { .. } => problem,
-            });
-            return (Vec::new(), problem.into_iter().collect(), None);
+            return (Vec::new(), unreadable(examination, gateway, config, &error).await, None);
         }
     };
     let mut tenants = Vec::with_capacity(loaded.rows.len());
     let files = FileTenants::of(&examination.tenants);
     let mut problems = registry::conflicts(&files, Following::tenants_of(&loaded));
+    if let Some(away) = &loaded.away {
+        problems.extend(unreadable(examination, gateway, config, away).await);
+    }
+    if let Err(error @ StoreError::OfOtherKind { .. }) = Registry::open_existing(&config.snapshot).await {
+        let problem = examination.registry_problem(format!("the file of its snapshot: {}", with_causes(&error)));
+        problems.extend(problem.map(|problem| problem.help("name a file of its own in `registry_snapshot`")));
+    }
     if let Some(registry) = &loaded.registry {
         problems.extend(check_rights(examination, gateway, registry).await);
     }
@@ -160,7 +168,15 @@ async fn read_registry(examination: &Examination) -> (Vec<Arc<TenantConfig>>, Ve
         // Again, with certificates.
         let text = row.text.as_deref().unwrap_or_default();
         match RegisteredTenant::read(&row.slug, text, config, Some(gateway)) {
-            Ok(tenant) => tenants.push(tenant.with_domains(&row.domains).config),
+            Ok(tenant) => {
+                let config = tenant.with_domains(&row.domains).config;
+                let own = gateway.registry.as_ref().and_then(|registry| registry.own(&config.database));
+                problems.extend(own.map(|what| {
+                    let problem = config.database_problem(format!("the database is that of {what}"));
+                    problem.help("give each tenant, and the registry, a database of its own").of_registered(&row.slug)
+                }));
+                tenants.push(config);
+            }
             Err(faults) => problems.extend(faults.iter().cloned().map(|fault| fault.of_registered(&row.slug))),
         }
     }
@@ -168,6 +184,26 @@ async fn read_registry(examination: &Examination) -> (Vec<Arc<TenantConfig>>, Ve
         registry.close().await;
     }
     (tenants, problems, None)
+}
+
+/// That the registry can't be read, also if a node would serve its snapshot. Names the rights that its role lacks.
+async fn unreadable(
+    examination: &Examination,
+    gateway: &GatewayConfig,
+    config: &RegistryConfig,
+    error: &LoadError,
+) -> Vec<Problem> {
+    if matches!(error, LoadError::Away { cause, .. } if is_denied(cause))
+        && let Ok(Some(registry)) = Registry::open_existing(&config.database).await
+    {
+        let missing = check_rights(examination, gateway, &registry).await;
+        registry.close().await;
+        if missing.is_some() {
+            return missing.into_iter().collect();
+        }
+    }
+    let problem = examination.registry_problem(with_causes(error)).map(|problem| problem.help(error.remedy()));
+    problem.into_iter().collect()
 }
 
 /// A fault if the role of the registry lacks rights that a node with this configuration needs.
@@ -236,8 +272,8 @@ struct CheckedDatabase {
     fault: Option<Problem>,
     /// Warnings about a database that can be served.
     concerns: Vec<String>,
-    /// Its location as reported by the server, if it does.
-    server_location: Option<String>,
+    /// Which database of which server it is.
+    physical_id: Option<PhysicalId>,
 }
 
 /// A fault for each tenant whose URL leads to the database of another tenant. URLs that differ in the host name, for
@@ -245,15 +281,14 @@ struct CheckedDatabase {
 fn shared_databases(tenants: &[Arc<TenantConfig>], checked: &[CheckedDatabase]) -> Vec<Problem> {
     let mut seen = HashMap::new();
     let mut problems = Vec::new();
-    for (tenant, server_location) in
-        tenants.iter().zip(checked).filter_map(|(tenant, checked)| Some((tenant, checked.server_location.as_ref()?)))
+    for (tenant, physical_id) in
+        tenants.iter().zip(checked).filter_map(|(tenant, checked)| Some((tenant, checked.physical_id?)))
     {
-        match seen.entry(server_location) {
+        match seen.entry(physical_id) {
             Entry::Vacant(first) => _ = first.insert(&tenant.slug),
             Entry::Occupied(first) => {
                 let fault = format!("this is the database of the tenant `{}` too", first.get());
-                problems
-                    .push(tenant.database_problem(fault).help("give each tenant a database or a `schema` of its own"));
+                problems.push(tenant.database_problem(fault).help(OWN_DATABASE));
             }
         }
     }
@@ -264,16 +299,16 @@ async fn check_database(tenant: &TenantConfig, known_seals: &[String], deep: boo
     let (location, slug) = (&tenant.database, &*tenant.slug);
     let checked = async {
         let store = Store::open(location, 1).await?;
-        let (concerns, server_location) = (store.concerns().await, store.physical_id().await);
+        let (concerns, physical_id) = (store.concerns().await, store.physical_id());
         let sealed = store.count_secrets_without(seal::PREFIX, known_seals).await;
         let unnoticed = if deep { store.count_unnoticed().await } else { Ok(0) };
         store.close().await;
         let orphans = if deep { count_orphans(location).await? } else { Vec::new() };
         location.require_writable()?;
-        Ok((concerns?, server_location, sealed?, unnoticed?, orphans))
+        Ok((concerns?, physical_id, sealed?, unnoticed?, orphans))
     };
     match checked.await {
-        Ok((concerns, server_location, sealed, unnoticed, orphans)) => {
+        Ok((concerns, physical_id, sealed, unnoticed, orphans)) => {
             let orphans = orphans.into_iter().map(|Orphans { table, referenced, rows }| {
                 format!(
                     "warning: tenant `{slug}`: {rows} rows of `{table}` refer to rows of `{referenced}` that do not exist, such \
@@ -297,13 +332,13 @@ async fn check_database(tenant: &TenantConfig, known_seals: &[String], deep: boo
             CheckedDatabase {
                 fault: None,
                 concerns: concerns.into_iter().map(warning).chain(sealed).chain(unnoticed).chain(orphans).collect(),
-                server_location,
+                physical_id,
             }
         }
         Err(error) => {
             let problem = tenant.database_problem(with_causes(&error));
             let fault = Some(problem.help(remedy(&error, location, slug)));
-            CheckedDatabase { fault, concerns: Vec::new(), server_location: None }
+            CheckedDatabase { fault, concerns: Vec::new(), physical_id: None }
         }
     }
 }

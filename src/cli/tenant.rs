@@ -200,7 +200,7 @@ async fn put(registry: &OpenRegistry, tenants: &mut [Checked], migrate: bool, wa
         }
     }
     for checked in &mut *tenants {
-        checked.identify(&registry.registry, migrate).await?;
+        checked.identify(&registry.registry, migrate || wait.wait.is_some()).await?;
     }
     let writes: Vec<_> = tenants.iter().map(|checked| checked.write(None)).collect();
     let written = registry.write(&writes).await?;

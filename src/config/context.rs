@@ -41,6 +41,11 @@ impl<'e> LoadContext<'e> {
         self.problems.borrow_mut().push(problem);
     }
 
+    /// How many problems were reported, and not taken yet.
+    pub(super) fn faults(&self) -> usize {
+        self.problems.borrow().len()
+    }
+
     pub(super) fn take_problems(&self) -> Vec<Problem> {
         self.problems.take()
     }

@@ -12,6 +12,7 @@ use super::listen::ListenAddresses;
 use super::places::Places;
 use super::problem::Problem;
 use super::redis::{SERVER_SCHEMES, TCP_SCHEMES, read_sentinel, read_url, sentinel_key};
+use super::sense::{Spans, Values};
 use super::source::SourceSpan;
 use super::table::TableReader;
 use super::{
@@ -142,7 +143,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
     let entries = table.strings_or_tables(&key::listen);
     let listen: Vec<_> = entries.into_iter().filter_map(|entry| listen::read(entry, &mut taken)).collect();
     let admin_listen = table.string(&key::admin_listen).and_then(|text| taken.read(&text));
-    let mut places = Places::default();
+    let (mut places, spans) = (Places::default(), Spans::of(&table));
     let redis_span = REDIS_KEYS.iter().find_map(|key| table.span_of(key));
     let registry_span = table.span_of(&key::registry);
     let registry = read_registry(&mut table, folder, &mut places);
@@ -207,6 +208,8 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
         acme,
         mode: Mode::default(),
     };
+    let GatewayConfig { limits, webhooks, domains, .. } = &config;
+    spans.check(&Values { limits, webhooks, domains: domains.as_ref() }, context);
     table.finish();
     let is_complete = !is_faulty && (certificate.is_some() || !speaks_tls || has_acme);
     GatewayTable {
@@ -223,13 +226,18 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
 /// Reads the keys of the registry; `None` if there is no registry.
 fn read_registry(table: &mut TableReader<'_, '_>, folder: &Path, places: &mut Places) -> Option<RegistryConfig> {
     let context = table.context();
-    let has_variables = table.contains(&key::tenant_variables);
+    let (has_variables, faults) = (table.contains(&key::tenant_variables), context.faults());
     let variables = registry::read_variables(table.strings(&key::tenant_variables), context);
-    let variables = if has_variables { variables } else { TenantVariables::default() };
-    let snapshot_at = table.span_of(&key::registry_snapshot);
+    let variables = match has_variables {
+        // A faulty list is one fault, not one of each tenant.
+        true if context.faults() > faults => TenantVariables(["*".into()].into()),
+        true => variables,
+        false => TenantVariables::default(),
+    };
+    let (is_given, snapshot_at) = (table.contains(&key::registry), table.span_of(&key::registry_snapshot));
     let (registry, snapshot) = (table.string(&key::registry), table.string(&key::registry_snapshot));
     let Some(registry) = registry else {
-        if let Some(span) = snapshot_at {
+        if let Some(span) = snapshot_at.filter(|_| !is_given) {
             let problem = Problem::at(&span, "there is no registry to keep a snapshot of");
             context.report(problem.help("add `registry`, or remove this key"));
         }

@@ -2,7 +2,8 @@
 //!
 //! Only `formgate check` looks whether they are there: other commands work without them, and a reload keeps what is open.
 
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,9 @@ pub(super) struct Places {
 
 /// The folder whose own folders systemd creates when it starts a service (`RuntimeDirectory=`).
 const RUNTIME: &str = "/run";
+
+/// How each SQLite database begins (sqlite.org/fileformat2.html).
+const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
 
 impl Places {
     /// What would keep a node from using them. Looks at the file system.
@@ -57,7 +61,9 @@ impl Places {
             not_writable(there, span, "the registry")
         });
         let snapshot = self.snapshot.iter().filter_map(|(path, span)| {
-            of_other_kind(path, span, "the snapshot").or_else(|| of_folder(path, span, "the snapshot"))
+            of_other_kind(path, span, "the snapshot")
+                .or_else(|| of_folder(path, span, "the snapshot"))
+                .or_else(|| of_no_database(path, span, "the snapshot"))
         });
         addresses.chain(sockets).chain(registry).chain(snapshot).collect()
     }
@@ -68,6 +74,20 @@ fn of_other_kind(path: &Path, span: &SourceSpan, what: &str) -> Option<Problem> 
     let is_other = regular_file::metadata(path).is_ok_and(|data| !data.is_file());
     let problem = || Problem::at(span, format!("the path of {what} leads to something that is not a regular file"));
     is_other.then(|| problem().help("remove it, or choose another path"))
+}
+
+/// That there is a file which is no SQLite database. Closing a file releases the locks that SQLite has on it in this process
+/// (fcntl(2)), which must not have it open.
+fn of_no_database(path: &Path, span: &SourceSpan, what: &str) -> Option<Problem> {
+    let begin = |path: &Path| {
+        let mut begin = Vec::new();
+        File::open(path)?.take(SQLITE_MAGIC.len() as u64).read_to_end(&mut begin)?;
+        Ok(begin)
+    };
+    // An empty file is a database without tables.
+    let is_other = regular_file::ask(path, begin).is_ok_and(|begin| !begin.is_empty() && begin != SQLITE_MAGIC);
+    let problem = || Problem::at(span, format!("the file of {what} is no SQLite database"));
+    is_other.then(|| problem().help("choose another path, or remove the file if nothing else needs it"))
 }
 
 /// What keeps a file from being created in its folder.

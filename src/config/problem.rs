@@ -116,6 +116,14 @@ impl Problem {
         &self.title
     }
 
+    /// The same with the key of the value.
+    fn in_short(&self) -> String {
+        match self.at.key_that_is_not_shown() {
+            Some(key) => format!("`{key}`: {}", self.title),
+            None => self.title.clone(),
+        }
+    }
+
     /// The fault as one of a tenant of the registry, which its place does not name.
     #[must_use]
     pub fn of_registered(mut self, slug: &str) -> Self {
@@ -225,6 +233,12 @@ fn note(text: &str) -> Element<'_> {
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
+    /// What is wrong, in one line without places.
+    #[must_use]
+    pub fn titles(&self) -> String {
+        self.iter().map(Problem::in_short).collect::<Vec<_>>().join("; ")
+    }
+
     /// Returns `Ok` if there is no problem.
     ///
     /// # Errors
@@ -318,6 +332,12 @@ impl TenantOrigin {
     #[must_use]
     pub fn is_registered(&self) -> bool {
         &*self.path == Path::new(REGISTRY)
+    }
+
+    /// Smaller than that of a tenant further on in the files. None in the registry.
+    #[must_use]
+    pub fn place_in_files(&self) -> Option<(u32, u32)> {
+        (!self.is_registered()).then_some((self.order, self.slug.0))
     }
 
     /// The file.

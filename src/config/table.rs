@@ -227,6 +227,16 @@ impl<'r, 't> TableReader<'r, 't> {
         Some(SourceSpan::new(&self.source, key.span()))
     }
 
+    /// Where a key of a table under a key is, while the table was not taken.
+    pub(super) fn span_within(&self, table: &str, key: &str) -> Option<SourceSpan> {
+        let (_, DeValue::Table(values)) = self.values.get_key_value(table).map(|(at, value)| (at, value.get_ref()))?
+        else {
+            return None;
+        };
+        let (key, _) = values.get_key_value(key)?;
+        Some(SourceSpan::new(&self.source, key.span()))
+    }
+
     /// Whether a key is present, whatever its value.
     pub(super) fn contains(&self, key: &Key) -> bool {
         self.values.contains_key(key.name)

@@ -9,7 +9,7 @@
 //! Nodes of a registry divide its tenants: each inspects those that it looks after, at a pace by which all nodes together
 //! open as many databases as one would. A database that can't be used is left to another node.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use crate::background::{Run, Task};
 use crate::config::TenantConfig;
 use crate::metrics::DatabaseMetrics;
 use crate::registry::{Duty, Following};
-use crate::store::{DatabaseConcern, Store, StoreError, SubscriptionCounts, with_causes};
+use crate::store::{DatabaseConcern, OWN_DATABASE, Store, StoreError, SubscriptionCounts, with_causes};
 use crate::tenant::{Directory, TenantDatabase};
 use crate::webhooks::Webhooks;
 
@@ -155,7 +155,11 @@ impl Databases {
             let fault = found.fault.as_ref().filter(|_| !in_use(slug) && found.is_current(&directory))?;
             Some((Arc::clone(slug), fault.clone()))
         });
-        used.chain(unused).collect()
+        let shared = directory.owners().all_refused();
+        let shared = shared.into_iter().map(|(slug, error)| (slug, in_full(&error)));
+        // Each once: one that is refused may be in use, and was perhaps inspected.
+        let all: BTreeMap<_, _> = unused.chain(used).chain(shared).collect();
+        all.into_iter().collect()
     }
 
     async fn inspect(&self) {
@@ -221,18 +225,20 @@ impl Databases {
         if let Some(open) = in_use
             && !before.is_count_due()
         {
-            if let Some(store) = open {
-                self.note(&mut found, inspect_open(&store).await).await;
-                self.note_able(&tenant.slug, true);
+            match open {
+                None => found.fault = None,
+                Some(store) if self.is_owner(tenant, &store, &mut found) => {
+                    self.note(&mut found, inspect_open(&store).await).await;
+                }
+                Some(_) => {}
             }
-            found.fault = None;
             return found;
         }
-        match inspect_store(tenant, before.is_count_due()).await {
-            Ok((wrong, inspected)) => {
+        match Store::open(&tenant.database, 1).await {
+            Ok(store) if !self.is_owner(tenant, &store, &mut found) => store.close().await,
+            Ok(store) => {
+                let (wrong, inspected) = inspect_store(store, before.is_count_due()).await;
                 self.note(&mut found, inspected).await;
-                self.note_able(&tenant.slug, true);
-                found.fault = None;
                 // A count that timed out would time out again a minute later, so it counts as done.
                 found.counted = wrong.map(|wrong| (wrong.unwrap_or_default(), Instant::now())).or(found.counted);
             }
@@ -242,6 +248,16 @@ impl Databases {
             }
         }
         found
+    }
+
+    /// Whether an opened database is that of the tenant, not of another one at another address. No other node could serve it
+    /// either.
+    fn is_owner(&self, tenant: &TenantConfig, store: &Store, found: &mut InspectedDatabase) -> bool {
+        self.note_able(&tenant.slug, true);
+        let directory = self.directory.load();
+        let claimed = directory.owners().claim(&tenant.slug, &tenant.database, store.physical_id());
+        found.fault = claimed.err().map(|error| in_full(&error));
+        found.fault.is_none()
     }
 
     /// Leaves a database that can't be used to a node that can use it.
@@ -287,17 +303,17 @@ async fn inspect_open(store: &Store) -> Inspected {
     (store.concerns().await, store.count_subscriptions().await)
 }
 
-/// Opens a database as serving does, and inspects it. Counts its wrong rows if a count is due; the inner `None` means that
-/// the count failed.
-async fn inspect_store(
-    tenant: &TenantConfig,
-    is_count_due: bool,
-) -> Result<(Option<Option<u64>>, Inspected), StoreError> {
-    let store = Store::open(&tenant.database, 1).await?;
+/// What is wrong with a database that another tenant has, and the next step.
+fn in_full(error: &StoreError) -> String {
+    format!("{}: {OWN_DATABASE}", with_causes(error))
+}
+
+/// Inspects a database, and closes it. Counts its wrong rows if a count is due; the inner `None` means that the count failed.
+async fn inspect_store(store: Store, is_count_due: bool) -> (Option<Option<u64>>, Inspected) {
     let wrong = if is_count_due { Some(store.count_wrong().await.ok()) } else { None };
     let inspected = inspect_open(&store).await;
     store.close().await;
-    Ok((wrong, inspected))
+    (wrong, inspected)
 }
 
 /// Logs what changed since the last inspection.

@@ -81,18 +81,33 @@ impl ReadinessParts {
         parts.insert("certificates", note(self.certificates.faulty(), &mut tenants));
         if let Some(following) = &self.following {
             let (count, refused) = following.refused();
+            let first: Vec<_> = refused.iter().take(NAMED).map(|(slug, _)| Arc::clone(slug)).collect();
             note(refused, &mut tenants);
             let state = match summary(count) {
                 _ if following.away().is_some() => "away; what was read of it is served".to_owned(),
                 _ if following.is_unlisted() => {
                     "it takes no writes of this node; callers do not wait for it".to_owned()
                 }
-                state => following.missing_rights().unwrap_or(state),
+                state => state,
+            };
+            // The cause of what else there is, often.
+            let state = match following.missing_rights() {
+                Some(missing) if state == OK => missing,
+                Some(missing) => format!("{missing}; {state}"),
+                None => state,
             };
             parts.insert("registry", state);
             let unready = following.unready();
             ready &= unready.is_none();
-            parts.insert("rows", unready.map_or_else(|| OK.to_owned(), |unready| describe(&unready)));
+            let rows = match &unready {
+                Some(unready) => describe(unready),
+                None if count == 0 => OK.to_owned(),
+                None => {
+                    let until = if following.stays_ready() { "" } else { ", until another node serves them" };
+                    format!("this node can't read {}; it is ready{until}", Rows { count, first })
+                }
+            };
+            parts.insert("rows", rows);
         }
         if let Some(domains) = &self.pipeline.domains {
             let failing = note(domains.failing(), &mut tenants);
@@ -138,13 +153,12 @@ fn summary(count: usize) -> String {
 
 /// Why the node is not ready yet.
 fn describe(unready: &Unready) -> String {
-    let (what, Rows { count, first }) = match unready {
+    let (what, rows) = match unready {
         Unready::Starting => return "this node has not compared itself with the others yet".to_owned(),
         Unready::ServesNone(rows) => ("this node serves no tenant; its log has the reason. It can't read", rows),
         Unready::LacksRows(rows) => {
             ("other nodes serve rows that this one can't; its log has the reason. It lacks", rows)
         }
     };
-    let first = first.iter().map(|slug| &**slug).collect::<Vec<_>>().join(", ");
-    format!("{what} {count}: {first}")
+    format!("{what} {rows}")
 }

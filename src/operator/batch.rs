@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::Call;
 use super::nodes::wait_for;
 use super::refusal::OperatorRefusal;
-use super::tenants::{check, check_files, make_tables};
+use super::tenants::{check, check_database, check_files, make_tables};
 use crate::config::registered::json::Faults;
 use crate::registry::editing::Checked;
 use crate::reply::Reply;
@@ -116,6 +116,7 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         writes.push(match change {
             Operated::Put(mut checked) => {
                 checked.identify(registry, migrate).await?;
+                check_database(call, &checked)?;
                 checked.write(None)
             }
             Operated::Remove(slug) => RegistryWrite { slug, change: RegistryChange::Remove, expected: None },

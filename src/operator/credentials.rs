@@ -57,7 +57,7 @@ pub(super) async fn create_token(call: &Call<'_>) -> Result<Reply, OperatorRefus
     };
     let tenant = find(call, slug).await?;
     let _share = call.begin_to_use_database().await?;
-    let store = open(&tenant).await.map_err(|error| of_tenant(&tenant, &error))?;
+    let store = open_own(call, &tenant).await?;
     let created = new_token(call, &tenant, &store, NewTokenRequest { name, expires_at, form_key }).await;
     store.close().await;
     let (created, is_new) = created?;
@@ -87,7 +87,7 @@ pub(super) async fn create_link(call: &Call<'_>) -> Result<Reply, OperatorRefusa
     administration_url(call, &tenant)?;
     let link = NewLink { email, name, role, valid: Duration::from_secs(valid) };
     let _share = call.begin_to_use_database().await?;
-    let store = open(&tenant).await.map_err(|error| of_tenant(&tenant, &error))?;
+    let store = open_own(call, &tenant).await?;
     let created = new_link(call, &tenant, &store, link).await;
     store.close().await;
     Ok(Reply::json(StatusCode::CREATED, &json!({ "data": created? })))
@@ -103,7 +103,9 @@ async fn find(call: &Call<'_>, slug: &str) -> Result<Arc<TenantConfig>, Operator
     let row = call.api.registry().await?.find(slug).await?.ok_or_else(unknown)?;
     let text = row.text.unwrap_or_default();
     let read = RegisteredTenant::read(slug, &text, following.config(), None);
-    let cause = |problems: crate::config::Problems| OperatorRefusal::TenantDatabase { cause: problems.to_string() };
+    let cause = |problems: crate::config::Problems| OperatorRefusal::TenantDatabase {
+        cause: format!("This node can't serve `{slug}`: {}", problems.titles()),
+    };
     Ok(read.map_err(cause)?.config)
 }
 
@@ -177,6 +179,36 @@ async fn open(tenant: &TenantConfig) -> Result<Store, StoreError> {
     Ok(store)
 }
 
+/// The same for a call that uses the database of a tenant that is there: it may be that of another one.
+///
+/// # Errors
+/// 503 if it can't be used; 409 if another tenant has it.
+async fn open_own(call: &Call<'_>, tenant: &TenantConfig) -> Result<Store, OperatorRefusal> {
+    let store = open(tenant).await.map_err(|error| of_tenant(tenant, &error))?;
+    match owner_of(call, tenant, &store).await {
+        Ok(None) => Ok(store),
+        found => {
+            store.close().await;
+            let owner = found?.expect("it is none of those above");
+            let message = format!("the database is that of the tenant `{owner}`");
+            Err(OperatorRefusal::Conflict { key: "database".to_owned(), message })
+        }
+    }
+}
+
+/// The other tenant that has a database, as this node or the registry knows.
+async fn owner_of(call: &Call<'_>, tenant: &TenantConfig, store: &Store) -> Result<Option<String>, OperatorRefusal> {
+    let directory = call.api.directory.load_full();
+    let id = store.physical_id();
+    if let Err(StoreError::OfAnotherTenant { owner }) = directory.owners().claim(&tenant.slug, &tenant.database, id) {
+        return Ok(Some(owner.to_string()));
+    }
+    match id.filter(|_| tenant.origin.is_registered()) {
+        None => Ok(None),
+        Some(id) => Ok(call.api.registry().await?.owner_of_database(&tenant.slug, &id.to_string()).await?),
+    }
+}
+
 /// The same before a tenant is added.
 ///
 /// # Errors
@@ -188,19 +220,27 @@ pub(super) async fn open_to_add(tenant: &TenantConfig) -> Result<Store, Operator
 /// Why this node can't serve a tenant that was added, in the words of `formgate check`. Opens its database, unless it is
 /// open.
 pub(super) async fn why_not_served(call: &Call<'_>, tenant: &TenantConfig) -> Option<String> {
+    if is_served(call, tenant) {
+        return None;
+    }
+    let opened = open(tenant).await;
+    let claimed = match opened {
+        Ok(store) => {
+            let id = store.physical_id();
+            store.close().await;
+            call.api.directory.load().owners().claim(&tenant.slug, &tenant.database, id)
+        }
+        Err(error) => Err(error),
+    };
+    claimed.err().map(|error| words(tenant, &error))
+}
+
+/// Whether this node has the database of a tenant open.
+pub(super) fn is_served(call: &Call<'_>, tenant: &TenantConfig) -> bool {
     let directory = call.api.directory.load_full();
     let is_there = directory.config(&tenant.slug).is_some_and(|served| served.database == tenant.database);
     let in_use = directory.in_use(&tenant.slug).filter(|_| is_there);
-    if in_use.is_some_and(|database| database.if_open().is_some() && database.trouble().is_none()) {
-        return None;
-    }
-    match open(tenant).await {
-        Ok(store) => {
-            store.close().await;
-            None
-        }
-        Err(error) => Some(words(tenant, &error)),
-    }
+    in_use.is_some_and(|database| database.if_open().is_some() && database.trouble().is_none())
 }
 
 fn words(tenant: &TenantConfig, error: &StoreError) -> String {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::Call;
-use super::credentials::{NewLink, administration_url, new_link, new_token, open_to_add, why_not_served};
+use super::credentials::{NewLink, administration_url, is_served, new_link, new_token, open_to_add, why_not_served};
 use super::nodes::{add_this_node, await_nodes, wait_for};
 use super::refusal::OperatorRefusal;
 use crate::config::registered::json;
@@ -96,16 +96,26 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     // Before the row is written: nothing is added if it can't be used.
     let database = if uses_database { Some(open_to_add(&config).await?) } else { None };
     match &database {
-        Some(database) => checked.identify_by(database.identity()),
-        None => checked.identify(registry, false).await?,
+        Some(database) => checked.identify_by(database),
+        None => {
+            // One that waits hears now that another tenant has the database. One that can't be opened may be there later.
+            let opens = wait.is_some() && !is_served(call, &config);
+            let share = if opens { call.api.waits.begin(&call.caller.name) } else { None };
+            checked.identify(registry, share.is_some()).await?;
+        }
     }
-    let written = registry.write(&[checked.write(expected)], Timestamp::now(), &call.caller.name).await;
-    let of_write = |refused| OperatorRefusal::of_write(refused, &[(String::new(), &config)]);
+    let written = match check_database(call, &checked) {
+        Ok(()) => {
+            let written = registry.write(&[checked.write(expected)], Timestamp::now(), &call.caller.name).await;
+            written.map_err(|refused| OperatorRefusal::of_write(refused, &[(String::new(), &config)]))
+        }
+        Err(refused) => Err(refused.into()),
+    };
     let written = match written {
         Ok(written) => written,
         Err(refused) => {
             close(database).await;
-            return Err(of_write(refused));
+            return Err(refused);
         }
     };
     call.api.following()?.look_soon();
@@ -119,10 +129,11 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let is_opened = database.is_some();
     close(database).await;
     drop(share);
-    let mut body = given.map_err(OperatorRefusal::after_write)?;
+    let given = given.map_err(OperatorRefusal::after_write)?;
     let served = await_served(call, &config, revision, is_opened, wait).await;
     let (row, behind) = served.map_err(OperatorRefusal::after_write)?;
-    body.insert("data".to_owned(), describe(&row));
+    let mut body = Map::from_iter([("data".to_owned(), describe(&row))]);
+    body.extend(given);
     let status = match (behind.is_empty(), is_new) {
         (false, _) => StatusCode::ACCEPTED,
         (true, true) => StatusCode::CREATED,
@@ -257,6 +268,16 @@ pub(super) fn check_files(
         EditRefused::Write(refused) => (at, OperatorRefusal::of_write(refused, &[(String::new(), &wanted[at].config)])),
         other => (at, other.into()),
     })
+}
+
+/// Refuses a tenant whose database turned out to be that of a tenant of a file, at another address. The registry knows those
+/// of its own tenants.
+pub(super) fn check_database(call: &Call<'_>, checked: &Checked) -> Result<(), EditRefused> {
+    let directory = call.api.directory.load_full();
+    let owner = checked.found().and_then(|found| directory.owners().owner_in_file(found));
+    let Some(owner) = owner.filter(|owner| owner.slug != checked.tenant.config.slug) else { return Ok(()) };
+    let (what, place) = ("the database".to_owned(), owner.origin.file_and_line());
+    Err(EditRefused::OfFile { key: "database", what, slug: owner.slug.to_string(), place })
 }
 
 /// Makes the tables of a tenant, or brings them to this version.

@@ -8,7 +8,7 @@ use crate::config::{GatewayConfig, Problems, RegisteredTenant, RegistryConfig, T
 use crate::host::HostName;
 use crate::regular_file;
 use crate::store::registry::{Claims, RegistryChange, RegistryWrite, WriteRefused};
-use crate::store::{DatabaseIdentity, FileId, Registry, Store, StoreError};
+use crate::store::{FileId, PhysicalId, Registry, Store, StoreError};
 
 use super::claimed::{Conflict, FileTenants};
 
@@ -43,6 +43,8 @@ pub struct Checked {
     pub text: String,
     /// The identity that is stored in its database, if it was read.
     identity: Option<String>,
+    /// Which database it is, if it was opened.
+    found: Option<PhysicalId>,
 }
 
 /// Why a change can't be made.
@@ -108,7 +110,7 @@ impl Editor<'_> {
         if let Some(what) = self.config.own(&tenant.config.database) {
             return Err(EditRefused::Unfit { key: "database", message: format!("the database is that of {what}") });
         }
-        Ok(Checked { tenant, text, identity: None })
+        Ok(Checked { tenant, text, identity: None, found: None })
     }
 
     /// Checks a host that is to be added to a tenant.
@@ -209,30 +211,38 @@ impl Checked {
     /// The change that adds it, or replaces the row that it has.
     #[must_use]
     pub fn write(&self, expected: Option<Option<i64>>) -> RegistryWrite {
+        let (text, claims, identity) = (self.text.clone(), self.claims(), self.identity.clone());
         let change =
-            RegistryChange::Put { text: self.text.clone(), claims: self.claims(), identity: self.identity.clone() };
+            RegistryChange::Put { text, claims, identity, found: self.found.as_ref().map(ToString::to_string) };
         RegistryWrite { slug: self.tenant.config.slug.to_string(), change, expected }
     }
 
-    /// Reads the identity of the database, if it matters or the database was just migrated: the tenant that comes back, or
-    /// moves, keeps its domains only with the same database. What can't be read counts as another one.
+    /// Reads the identity of the database, if it matters or with `opens`: the tenant that comes back, or moves, keeps its
+    /// domains only with the same database. What can't be read counts as another one.
     ///
     /// # Errors
     /// [`StoreError`] of the registry.
-    pub async fn identify(&mut self, registry: &Registry, is_migrated: bool) -> Result<(), StoreError> {
+    pub async fn identify(&mut self, registry: &Registry, opens: bool) -> Result<(), StoreError> {
         let RegisteredTenant { config, database } = &self.tenant;
-        if (is_migrated || registry.was_elsewhere(&config.slug, database).await?)
+        if (opens || registry.was_elsewhere(&config.slug, database).await?)
             && let Ok(store) = Store::open_within(&config.database, 1, IDENTIFY_LIMIT).await
         {
-            self.identify_by(store.identity());
+            self.identify_by(&store);
             store.close().await;
         }
         Ok(())
     }
 
     /// Takes the identity of the database from whoever has it open.
-    pub fn identify_by(&mut self, identity: &DatabaseIdentity) {
-        self.identity = Some(identity.as_str().to_owned());
+    pub fn identify_by(&mut self, open: &Store) {
+        self.identity = Some(open.identity().as_str().to_owned());
+        self.found = open.physical_id();
+    }
+
+    /// Which database it is, if it was opened.
+    #[must_use]
+    pub fn found(&self) -> Option<PhysicalId> {
+        self.found
     }
 
     /// Fails if another tenant of the registry has something of it: before tables are made for it.

@@ -35,6 +35,7 @@ impl Task for FollowRegistry {
         if outcome.is_ok() {
             outcome = following.complete_snapshot().await;
         }
+        following.check_rights().await;
         following.note(&outcome);
         following.share_out().await;
         if outcome.is_ok() && !following.is_unlisted() { Run::Succeeded } else { Run::Failed }

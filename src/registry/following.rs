@@ -32,7 +32,7 @@ use super::presence::{Presence, Sightings};
 use super::snapshot::{Snapshot, TakenCertificates};
 use super::subscribed::SubscribedTenants;
 use super::with_files::why_not;
-use crate::config::{RegisteredTenant, RegistryConfig, TenantConfig};
+use crate::config::{Problems, RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::metrics::{Metrics, RegistryMetrics};
 use crate::store::registry::{Beat, Head, Look, PAGE, RegistryMark, RegistryRow, RegistryUse};
 use crate::store::{Registry, StoreError, with_causes};
@@ -76,6 +76,8 @@ pub struct Following {
     /// How many tenants this node looks after, and by what that was counted.
     kept: ArcSwap<KeptTenants>,
     shared_out: Mutex<Option<(u64, Weak<Directory>)>>,
+    /// Others know of this node: it serves, or is about to.
+    has_joined: AtomicBool,
     /// The database has another registry than the one that this node follows.
     is_other: AtomicBool,
     /// How often the registry was restored to an earlier state.
@@ -105,7 +107,16 @@ pub struct Followed {
 #[derive(Debug)]
 pub(super) struct RefusedRow {
     pub(super) row: RegistryRow,
+    /// For the log.
     reason: String,
+    /// The same in a few words, for other nodes.
+    in_short: String,
+}
+
+impl RefusedRow {
+    fn of(row: RegistryRow, problems: &Problems) -> Self {
+        Self { row, reason: problems.to_string(), in_short: problems.titles() }
+    }
 }
 
 /// What readiness reports.
@@ -117,8 +128,10 @@ struct FollowingState {
     /// The first of them.
     refused: Vec<(Arc<str>, String)>,
     refused_count: usize,
-    /// Why this node is not ready yet. Once it is, it stays ready.
+    /// Why this node is not ready yet.
     unready: Option<Unready>,
+    /// Whether it stays ready from now on.
+    stays_ready: bool,
 }
 
 impl Following {
@@ -134,10 +147,10 @@ impl Following {
         seals: RegistrySeals<'_>,
         metrics: &Metrics,
     ) -> Self {
-        let Loaded { registry, head, rows } = loaded;
+        let Loaded { registry, head, rows, away: _ } = loaded;
         let refused = rows.into_iter().filter_map(|(row, read)| {
-            let reason = read.err()?.to_string();
-            Some((row.slug.clone(), RefusedRow { row, reason }))
+            let problems = read.err()?;
+            Some((row.slug.clone(), RefusedRow::of(row, &problems)))
         });
         let followed = Followed {
             head,
@@ -168,6 +181,7 @@ impl Following {
             changed: Notify::new(),
             state: Mutex::new(FollowingState { unready: Some(Unready::Starting), ..FollowingState::default() }),
             sightings: Mutex::default(),
+            has_joined: AtomicBool::new(false),
             is_other: AtomicBool::new(false),
             restores: AtomicU64::new(0),
             looking: tokio::sync::Mutex::default(),
@@ -259,9 +273,10 @@ impl Following {
         self.sightings.lock().unwrap_or_else(PoisonError::into_inner).is_running(node)
     }
 
-    /// Has callers wait for this node from now on, and then takes what was changed since it was loaded. So a node that
+    /// Has callers wait for this node from now on, which no start that fails does, and then takes what was changed since it was loaded. So a node that
     /// starts serves every change that was acknowledged before.
     pub async fn join(&self) {
+        self.has_joined.store(true, Ordering::Release);
         if let Some(registry) = self.registry.get() {
             self.beat(registry, &mut *self.followed.lock().await).await;
             let directory = self.directory.load_full();
@@ -315,7 +330,7 @@ impl Following {
             let Followed { head, certificates, .. } = &*self.followed.lock().await;
             [head.mark(), certificates.of]
         };
-        let Look { mut head, has: [has_rows, has_certificates], beats, keeping, subscribed } =
+        let Look { mut head, has: [has_rows, has_certificates], beats, keeping, subscribed, shared } =
             registry.look(marks).await?;
         let mut followed = self.followed.lock().await;
         let own_beat = beats.get(self.node.id()).cloned();
@@ -338,6 +353,7 @@ impl Following {
             self.apply(&mut followed, head.clone(), rows, true).await;
             self.restores.fetch_add(1, Ordering::Release);
             self.forget_subscribed(&mut followed);
+            self.directory.load().owners().find_again();
         }
         while followed.head.revision < head.revision {
             let rows = registry.changes(followed.head.revision, head.revision, PAGE).await?;
@@ -360,10 +376,16 @@ impl Following {
         }
         self.follow_shares(registry, &mut followed, keeping, subscribed).await?;
         drop(followed);
-        if self.config.is_written {
-            self.rights.check(registry).await?;
-        }
+        self.follow_databases(registry, shared).await;
         Ok(())
+    }
+
+    /// Checks what the role of this node may do: also if it may not even read.
+    pub(super) async fn check_rights(&self) {
+        let Some(registry) = self.registry.get().filter(|_| self.config.is_written) else { return };
+        if let Err(error) = self.rights.check(registry).await {
+            tracing::debug!(cause = with_causes(&error), "the rights in the registry can't be checked");
+        }
     }
 
     /// Writes all rows to the snapshot if it lacks some. They are read while the registry is followed.
@@ -425,18 +447,18 @@ impl Following {
             .chain(read.iter().filter_map(|(_, read)| Some(Arc::clone(&read.as_ref().ok()?.config.slug))))
             .collect();
         for (row, read) in read {
-            let reason = match read {
+            let slug = row.slug.clone();
+            let refused = match read {
                 Ok(tenant) => match why_not(&tenant, &followed.files, &before, &leaving) {
                     None => {
-                        followed.refused.remove(&row.slug);
+                        followed.refused.remove(&slug);
                         put.push(tenant.config);
                         continue;
                     }
-                    Some(reason) => reason,
+                    Some(reason) => RefusedRow { row, in_short: reason.clone(), reason },
                 },
-                Err(problems) => problems.to_string(),
+                Err(problems) => RefusedRow::of(row, &problems),
             };
-            let (slug, refused) = (row.slug.clone(), RefusedRow { row, reason });
             let reason = refused.reason.clone();
             let before = followed.refused.insert(slug.clone(), refused).or_else(|| known.remove(&slug));
             if before.is_none_or(|before| before.reason != reason) {
@@ -474,11 +496,13 @@ impl Following {
     /// Writes how far this node has got, so that others list it and wait for it. A registry that can't be written is still
     /// followed.
     async fn beat(&self, registry: &Registry, followed: &mut Followed) {
-        if !self.config.is_written {
+        if !self.config.is_written || !self.has_joined.load(Ordering::Acquire) {
             return;
         }
         let mark = followed.head.mark();
-        let refused = (followed.refused.keys().take(Beat::NAMED).cloned().collect(), followed.refused.len());
+        let named = followed.refused.iter().take(Beat::NAMED);
+        let named = named.map(|(slug, refused)| (slug.clone(), refused.in_short.clone())).unzip();
+        let refused = (named, followed.refused.len());
         followed.beat = followed.presence.write(registry, &self.node, mark, refused, &self.sightings).await;
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_unlisted = followed.presence.is_faulty();
     }
@@ -515,11 +539,11 @@ fn log_refused(rows: &[&RefusedRow]) {
     let message = "the row of a tenant in the registry can't be served";
     match rows {
         [] => {}
-        [RefusedRow { row, reason }, ..] if rows.len() > LOGGED => {
+        [RefusedRow { row, reason, .. }, ..] if rows.len() > LOGGED => {
             let (tenants, first) = (rows.len(), &row.slug);
             tracing::error!(tenants, first, reason, "rows of tenants in the registry can't be served");
         }
-        few => few.iter().for_each(|RefusedRow { row, reason }| {
+        few => few.iter().for_each(|RefusedRow { row, reason, .. }| {
             tracing::error!(tenant = row.slug, revision = row.revision, reason, "{message}");
         }),
     }

@@ -8,8 +8,8 @@ use tokio::time::timeout;
 use super::snapshot::Snapshot;
 use crate::config::{Problems, RegisteredTenant, RegistryConfig};
 use crate::seal::Seals;
-use crate::store::registry::{Head, RegistryRow};
-use crate::store::{DatabaseLocation, Registry, StoreError};
+use crate::store::registry::{Head, RegistryRow, registry_remedy};
+use crate::store::{DatabaseLocation, Registry, StoreError, with_causes};
 
 /// How long a starting node waits until the registry is open, before it takes the snapshot. How long reading all rows takes
 /// depends on their number and on how far away the registry is; a statement that is not answered ends by its own limit.
@@ -40,7 +40,28 @@ pub enum LoadError {
         /// Why there is none, and where it would be.
         snapshot: String,
     },
+    /// Its database has another registry than the one that this node followed.
+    #[error("the database has another registry than the snapshot, and {snapshot}")]
+    Other {
+        /// That it is served.
+        snapshot: String,
+    },
 }
+
+impl LoadError {
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Away { cause, .. } => registry_remedy(cause),
+            Self::Silent { .. } => "check its server, and the network in between",
+            Self::Other { .. } => "restore that one, or remove the snapshot and restart the node to follow the other",
+        }
+    }
+}
+
+/// What becomes of a node without the registry that has a snapshot.
+const SNAPSHOT: &str = "the snapshot is served";
 
 /// All tenants of the registry.
 #[derive(Debug)]
@@ -51,6 +72,8 @@ pub struct Loaded {
     pub head: Head,
     /// Every row, and the tenant that it is, or its faults.
     pub rows: Vec<(RegistryRow, Result<RegisteredTenant, Problems>)>,
+    /// Why these are the rows of the snapshot, if they are.
+    pub away: Option<LoadError>,
 }
 
 /// Opens the registry as this node uses it; creates it if it is missing, unless the node only reads it.
@@ -101,7 +124,7 @@ async fn complete(
     seals: &Seals,
     outcome: Result<(Registry, Head, Vec<RegistryRow>), Option<StoreError>>,
 ) -> Result<Loaded, LoadError> {
-    let (registry, head, rows) = match outcome {
+    let (registry, head, rows, away) = match outcome {
         Ok((registry, head, rows)) => {
             let kept = match config.kept_snapshot() {
                 Some(snapshot) if Snapshot::epoch(snapshot).await.is_some_and(|epoch| epoch != head.epoch) => {
@@ -111,9 +134,9 @@ async fn complete(
             };
             if let Some((head, rows)) = kept {
                 tracing::error!("the database has another registry than the snapshot; the snapshot is served");
-                (Some(registry), head, rows)
+                (Some(registry), head, rows, Some(LoadError::Other { snapshot: SNAPSHOT.to_owned() }))
             } else {
-                (Some(registry), head, rows)
+                (Some(registry), head, rows, None)
             }
         }
         Err(cause) => {
@@ -127,17 +150,25 @@ async fn complete(
                     || "a drill takes no snapshot of it".to_owned(),
                     |file| format!("there is no snapshot of it at `{}`", file.display()),
                 );
-                return Err(match cause {
-                    Some(cause) => LoadError::Away { snapshot, cause },
-                    None => LoadError::Silent { snapshot },
-                });
+                return Err(away(cause, snapshot));
             };
-            let cause = cause.map(|cause| crate::store::with_causes(&cause));
-            tracing::error!(cause, revision = head.revision, "the registry is away; its snapshot is served");
-            (None, head, rows)
+            let described = cause.as_ref().map(|cause| with_causes(cause));
+            tracing::error!(
+                cause = described,
+                revision = head.revision,
+                "the registry is away; its snapshot is served"
+            );
+            (None, head, rows, Some(away(cause, SNAPSHOT.to_owned())))
         }
     };
-    Ok(Loaded { registry, head, rows: read_rows(rows, config).await })
+    Ok(Loaded { registry, head, rows: read_rows(rows, config).await, away })
+}
+
+fn away(cause: Option<StoreError>, snapshot: String) -> LoadError {
+    match cause {
+        Some(cause) => LoadError::Away { snapshot, cause },
+        None => LoadError::Silent { snapshot },
+    }
 }
 
 /// Where the registry is, and all of its rows. Changes between its pages come again as increments after the head.

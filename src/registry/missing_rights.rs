@@ -1,5 +1,6 @@
 //! The rights that this node's role lacks in the registry: logged when they change, and shown by readiness. Some are needed for
-//! the first time weeks after the start.
+//! the first time weeks after the start, and one may be revoked at any time: they are checked now and then, and as soon as a
+//! statement was denied.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,13 +10,18 @@ use crate::store::{Registry, StoreError};
 
 /// How often rights are checked.
 ///
-/// Larger: a right that was revoked is noticed later. Smaller: more statements.
+/// Larger: a right that was revoked and is not needed is noticed later. Smaller: more statements.
 const INTERVAL: Duration = Duration::from_hours(6);
 
 /// The same while some are missing.
 ///
 /// Larger: they seem to be missing for longer after they were granted. Smaller: more statements.
-const MISSING_INTERVAL: Duration = Duration::from_secs(15);
+const MISSING_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The same after a statement was denied.
+///
+/// Larger: the cause is shown later. Smaller: more statements while statements are denied, whatever the cause.
+const DENIED_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What to do about it.
 const GRANT: &str = "grant them, as `Rights of a node` in deploy/registry.md shows";
@@ -30,6 +36,8 @@ pub struct MissingRights {
 #[derive(Debug, Default)]
 struct Checked {
     at: Option<Instant>,
+    /// How many statements had been denied by then.
+    denials: u64,
     missing: Vec<String>,
 }
 
@@ -45,9 +53,16 @@ impl MissingRights {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn check(&self, registry: &Registry) -> Result<(), StoreError> {
+        // Before they are checked: what is denied from now on counts again.
+        let denials_now = registry.denials();
         let is_due = {
-            let Checked { at, missing } = &*self.lock();
-            at.is_none_or(|at| at.elapsed() >= if missing.is_empty() { INTERVAL } else { MISSING_INTERVAL })
+            let Checked { at, denials, missing } = &*self.lock();
+            let interval = match *denials {
+                before if missing.is_empty() && before == denials_now => INTERVAL,
+                before if before == denials_now => MISSING_INTERVAL,
+                _ => DENIED_INTERVAL,
+            };
+            at.is_none_or(|at| at.elapsed() >= interval)
         };
         if !is_due {
             return Ok(());
@@ -62,7 +77,7 @@ impl MissingRights {
                 tracing::error!(missing, next_step, "the role of this node lacks rights in the registry");
             }
         }
-        *checked = Checked { at: Some(Instant::now()), missing: found };
+        *checked = Checked { at: Some(Instant::now()), denials: denials_now, missing: found };
         Ok(())
     }
 

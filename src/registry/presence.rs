@@ -98,7 +98,7 @@ impl Presence {
         registry: &Registry,
         node: &NodeName,
         mark: RegistryMark,
-        refused: (Vec<String>, usize),
+        ((refused, reasons), refused_count): ((Vec<String>, Vec<String>), usize),
         sightings: &Mutex<Sightings>,
     ) -> Option<String> {
         let beat = Beat {
@@ -106,25 +106,26 @@ impl Presence {
             name: node.name().to_owned(),
             version: env!("CARGO_PKG_VERSION"),
             mark,
-            refused: refused.0,
-            refused_count: i64::try_from(refused.1).unwrap_or(i64::MAX),
+            refused,
+            reasons,
+            refused_count: i64::try_from(refused_count).unwrap_or(i64::MAX),
             beat: format!("{:016x}", rand::random::<u64>()),
             seal_keys: self.seal_keys.clone(),
             started_at: node.started_at(),
         };
-        let mut outcome = registry.write_beat(&beat).await;
+        let outcome = registry.write_beat(&beat).await;
         if outcome.is_ok() && self.forgot_at.is_none_or(|at| at.elapsed() >= FORGET_INTERVAL) {
             let running = sightings.lock().unwrap_or_else(PoisonError::into_inner).running();
-            outcome = registry.forget_gone_nodes(&running).await;
-            // In statements of their own, by index: none waits for them.
-            let forgotten = registry.forget_old_events().await.and(registry.forget_old_stamps().await);
+            // In statements of their own, by index: none waits for them. One that fails keeps no other from being tried.
+            let forgotten = registry.forget_gone_nodes(&running).await;
+            let forgotten = forgotten.and(registry.forget_old_events().await).and(registry.forget_old_stamps().await);
             if let Err(error) = &forgotten
                 && !self.keeps_old
             {
                 tracing::warn!(cause = with_causes(error), "old rows of the registry can't be removed; it grows");
             }
             self.keeps_old = forgotten.is_err();
-            self.forgot_at = outcome.is_ok().then(Instant::now);
+            self.forgot_at = Some(Instant::now());
         }
         match &outcome {
             Err(error) if !self.is_faulty => {

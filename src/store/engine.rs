@@ -45,6 +45,7 @@ pub use limits::DatabaseLimits;
 pub use location::{CountedBy, DatabaseLocation, InvalidLocation};
 pub(super) use pool::connection::{HeldRows, PooledConnection};
 pub use pooler::Pooler;
+pub(crate) use remedy::OWN_DATABASE;
 pub use remedy::remedy;
 pub(super) use remedy::{PG_TRGM, PUBLICATION, ROW_SECURITY};
 pub(super) use retry::AsStoreError;

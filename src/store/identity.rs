@@ -7,39 +7,53 @@
 use std::fmt;
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
+
 use super::engine::PooledConnection;
-use super::statement::{Dialect, sql};
+use super::statement::sql;
 
 /// Which database a store is open on. Equal for copies of one database.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct DatabaseIdentity(Arc<str>);
 
 impl DatabaseIdentity {
-    /// Reads it from a database at the newest schema.
-    pub(super) async fn read(reader: &mut PooledConnection) -> Result<Self, sqlx::Error> {
-        let row = reader.fetch_one(sql!("SELECT id FROM database_identity")).await?;
-        Ok(Self(row.get::<String>(0)?.into()))
-    }
-
-    /// Identifies the database within its Postgres cluster, for comparing databases that are reached by different
-    /// URLs. None on SQLite, or if the role may not read it. Unlike the identity, it differs between copies.
-    pub(super) async fn physical_id(reader: &mut PooledConnection) -> Option<String> {
-        if reader.dialect() == Dialect::Sqlite {
-            return None;
-        }
+    /// Reads it from a database at the newest schema, and which database that is.
+    pub(super) async fn read(reader: &mut PooledConnection) -> Result<(Self, Option<PhysicalId>), sqlx::Error> {
         let sql = sql!(
-            "{pg: SELECT concat_ws(' ',
-               (SELECT system_identifier FROM pg_control_system()),
-               (SELECT oid FROM pg_database WHERE datname = current_database()),
-               to_regclass('database_identity')::oid)}"
+            "SELECT id,
+               {pg: concat_ws(' ', id, tableoid, (SELECT oid FROM pg_database WHERE datname = current_database()))
+                | lite: NULL}
+             FROM database_identity"
         );
-        reader.fetch_one(sql).await.ok()?.get(0).ok()
+        let row = reader.fetch_one(sql).await?;
+        let place: Option<String> = row.get(1)?;
+        Ok((Self(row.get::<String>(0)?.into()), place.as_deref().map(PhysicalId::of)))
     }
 
     /// The text itself.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// Which database of which Postgres server it is, and which schema of it: equal for two addresses of one, and different for
+/// copies, which have the same [`DatabaseIdentity`]. A file of SQLite has none, since its path and its inode say so.
+///
+/// A hash of the identity with the numbers of the database and the table on the server. A copy within the server has others,
+/// and one on another server has the same by chance only, or if the whole server was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PhysicalId(u128);
+
+impl PhysicalId {
+    fn of(place: &str) -> Self {
+        Self(u128::from_be_bytes(*Sha256::digest(place).first_chunk().expect("a digest has 32 bytes")))
+    }
+}
+
+impl fmt::Display for PhysicalId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
     }
 }
 

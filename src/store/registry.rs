@@ -4,8 +4,8 @@
 //! `registry_head` and takes the next revision, so revisions are in the order of the commits and a reader of the rows
 //! above the last revision that it knows misses none. A removed tenant stays as a row without text, for such readers.
 //!
-//! `writing` adds, changes and removes tenants, each host and database claimed once, and `lives` says what one of them has of
-//! an earlier one; `nodes` records how far each
+//! `writing` adds, changes and removes tenants, each host and database claimed once, `databases` has which tenants have one
+//! database at different addresses, and `lives` says what one of them has of an earlier one; `nodes` records how far each
 //! node has got, `keeping` what it can look after, and `subscribed` which tenants have subscriptions; `stamps` says which
 //! revision is which after a restore; `operator_tokens` has the tokens of the operator API. `domains` has the life of each
 //! host that needs a certificate, `turns` says which is looked at next, `listing` lists them, `counts` counts them,
@@ -18,6 +18,7 @@ mod budgets;
 mod certificates;
 mod claiming;
 mod counts;
+mod databases;
 mod domains;
 mod events;
 mod keeping;
@@ -47,13 +48,14 @@ pub use budgets::{Budget, Taken as BudgetTaken};
 pub use certificates::{CertificateRecord, StoredPair};
 pub use claiming::{DomainAdded, HostOwner, Requester};
 pub use counts::{DomainCount, StoredCounts};
+pub use databases::{FoundDatabase, SharedDatabase};
 pub use domains::{DomainProof, DomainRecord, DomainState, Lease};
 pub use events::{DomainEvent, Feed, RegistryEvent};
 pub use keeping::KeepingNode;
 pub use listing::DomainFilter;
 pub use nodes::{Beat, Head, Look, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
-pub use remedy::registry_remedy;
+pub use remedy::{is_denied, registry_remedy};
 pub use resealing::{PendingRecord, SealedBy};
 pub use rights::RegistryUse;
 pub use stamps::{InvalidMark, RegistryMark};
@@ -89,7 +91,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// The migrations of the registry, numbered from 1.
 static MIGRATIONS: [Migration; 1] = [Migration::new(
-    "the registry",
+    schema::OF_REGISTRY,
     include_str!("registry/schema/postgres.sql"),
     include_str!("registry/schema/sqlite.sql"),
 )];

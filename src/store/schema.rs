@@ -30,7 +30,11 @@ use super::statement::{Dialect, sql};
 
 /// The migrations of a tenant's database, numbered from 1.
 pub static MIGRATIONS: [Migration; 1] =
-    [Migration::new("the first schema", include_str!("schema/postgres.sql"), include_str!("schema/sqlite.sql"))];
+    [Migration::new(OF_TENANT, include_str!("schema/postgres.sql"), include_str!("schema/sqlite.sql"))];
+
+/// The names of the first migrations, by which databases of the two kinds are told apart.
+const OF_TENANT: &str = "the first schema";
+pub(super) const OF_REGISTRY: &str = "the registry";
 
 /// The tables that forms products write, in an order that their foreign keys allow.
 pub(super) const PLAIN_TABLES: &str = "users, forms, elements, labels, groups, group_members, flow_steps, \
@@ -156,31 +160,35 @@ const SHARE_EXTENSION: &str = "DO $$ BEGIN \
     EXCEPTION WHEN insufficient_privilege OR undefined_file OR feature_not_supported OR invalid_schema_name THEN NULL; \
     END $$";
 
-/// The migrations that a database has, by version: the checksum, and whether the migration was completed.
-type Applied = BTreeMap<i64, (Vec<u8>, bool)>;
+/// The migrations that a database has, by version: the checksum, whether the migration was completed, and its name.
+type Applied = BTreeMap<i64, (Vec<u8>, bool, String)>;
 
 async fn read_applied(reader: &mut PooledConnection) -> Result<Applied, sqlx::Error> {
     if !has_migrations(reader).await? {
         return Ok(Applied::new());
     }
-    let rows = reader.fetch_all(sql!("SELECT version, checksum, success FROM _sqlx_migrations")).await?;
-    rows.iter().map(|row| Ok((row.get(0)?, (row.get(1)?, row.get(2)?)))).collect()
+    let rows = reader.fetch_all(sql!("SELECT version, checksum, success, description FROM _sqlx_migrations")).await?;
+    rows.iter().map(|row| Ok((row.get(0)?, (row.get(1)?, row.get(2)?, row.get(3)?)))).collect()
 }
 
 fn is_applied(version: i64, migration: &Migration, dialect: Dialect, applied: &Applied) -> Result<bool, StoreError> {
     match applied.get(&version) {
         None => Ok(false),
-        Some((_, false)) => Err(StoreError::Migration(MigrateError::Dirty(version))),
-        Some((checksum, true)) if checksum == migration.checksum(dialect) => Ok(true),
+        Some((_, false, _)) => Err(StoreError::Migration(MigrateError::Dirty(version))),
+        Some((checksum, true, _)) if checksum == migration.checksum(dialect) => Ok(true),
         Some(_) => Err(StoreError::Migration(MigrateError::VersionMismatch(version))),
     }
 }
 
-/// Refuses a database that another edit of the first script created.
+/// Refuses a database that another edit of the first script created, or that of the registry.
 fn refuse_unreleased(applied: &Applied, migrations: &[Migration], dialect: Dialect) -> Result<(), StoreError> {
     match (applied.get(&1), migrations.first()) {
-        (Some((checksum, true)), Some(first)) if checksum != first.checksum(dialect) => {
-            Err(StoreError::SchemaUnreleased)
+        (Some((checksum, true, name)), Some(first)) if checksum != first.checksum(dialect) => {
+            Err(match name.as_str() {
+                OF_REGISTRY if first.name != OF_REGISTRY => StoreError::OfOtherKind { found: "the registry" },
+                OF_TENANT if first.name != OF_TENANT => StoreError::OfOtherKind { found: "a tenant" },
+                _ => StoreError::SchemaUnreleased,
+            })
         }
         _ => Ok(()),
     }
@@ -211,7 +219,7 @@ async fn apply(database: &Database, version: i64, migration: &Migration) -> Resu
     );
     transaction.execute(sql).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)?;
-    applied.insert(version, (checksum, true));
+    applied.insert(version, (checksum, true, migration.name.to_owned()));
     Ok(applied)
 }
 
@@ -257,7 +265,7 @@ pub(crate) fn newest(migrations: &[Migration]) -> i64 {
 
 /// The versions of the migrations that were completed.
 fn completed(applied: &Applied) -> impl DoubleEndedIterator<Item = i64> {
-    applied.iter().filter(|(_, (_, success))| *success).map(|(version, _)| *version)
+    applied.iter().filter(|(_, (_, success, _))| *success).map(|(version, _)| *version)
 }
 
 /// Whether a migration was ever applied.

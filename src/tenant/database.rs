@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use arc_swap::ArcSwapOption;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
+use super::TenantDatabases;
 use crate::deadline::{ONCE_MORE, within};
-use crate::store::{Breaker, CommitStamp, Connections, CountedBy, DatabaseLocation, Store, StoreError};
+use crate::store::{Breaker, CommitStamp, CountedBy, DatabaseLocation, Store, StoreError, with_causes};
 
 /// Maximum number of waiting look-ups.
 ///
@@ -25,9 +26,10 @@ const LOOK_UPS_WAITING: u32 = 64;
 /// The database of one tenant.
 #[derive(Debug)]
 pub struct TenantDatabase {
+    slug: Arc<str>,
     location: DatabaseLocation,
     max_connections: u32,
-    connections: Arc<Connections>,
+    shared: Arc<TenantDatabases>,
     breaker: Arc<Breaker>,
     open: ArcSwapOption<Store>,
     /// Held while one request opens the database and others wait for it.
@@ -41,13 +43,14 @@ impl TenantDatabase {
         slug: Arc<str>,
         location: DatabaseLocation,
         max_connections: u32,
-        connections: &Arc<Connections>,
+        shared: &Arc<TenantDatabases>,
     ) -> Self {
         Self {
+            slug: Arc::clone(&slug),
             location,
             max_connections,
-            connections: Arc::clone(connections),
-            breaker: Breaker::new(slug, connections.metrics().clone()),
+            shared: Arc::clone(shared),
+            breaker: Breaker::new(slug, shared.connections.metrics().clone()),
             open: ArcSwapOption::empty(),
             opening: Mutex::new(()),
             look_ups: Semaphore::new(max_connections.div_ceil(2) as usize),
@@ -67,8 +70,11 @@ impl TenantDatabase {
     /// The open store. Opens it if necessary.
     ///
     /// # Errors
-    /// Why it can't be opened; [`StoreError::Resting`] for a while after that.
+    /// Why it can't be opened; [`StoreError::Resting`] for a while after that; [`StoreError::OfAnotherTenant`].
     pub async fn store(&self) -> Result<Arc<Store>, StoreError> {
+        if let Some(error) = self.refused() {
+            return Err(error);
+        }
         if let Some(store) = self.open_store() {
             return Ok(store);
         }
@@ -81,8 +87,7 @@ impl TenantDatabase {
         self.close().await;
         // The request that this one waited for may have failed.
         let entry = if entry.is_stale() { self.breaker.enter()? } else { entry };
-        let opened = Store::open_for_serving(&self.location, self.max_connections, &self.connections, &self.breaker);
-        match opened.await {
+        match self.open().await {
             Ok(store) => {
                 entry.succeeded();
                 let store = Arc::new(store);
@@ -98,6 +103,21 @@ impl TenantDatabase {
         }
     }
 
+    async fn open(&self) -> Result<Store, StoreError> {
+        let TenantDatabases { connections, owners } = &*self.shared;
+        let opened = Store::open_for_serving(&self.location, self.max_connections, connections, &self.breaker);
+        let store = opened.await?;
+        if let Err(error) = owners.claim(&self.slug, &self.location, store.physical_id()) {
+            store.close().await;
+            return Err(error);
+        }
+        Ok(store)
+    }
+
+    fn refused(&self) -> Option<StoreError> {
+        self.shared.owners.refused(&self.slug, &self.location)
+    }
+
     /// The open store, unless its file was replaced.
     fn open_store(&self) -> Option<Arc<Store>> {
         self.open.load_full().filter(|store| store.is_in_place())
@@ -109,14 +129,14 @@ impl TenantDatabase {
     /// Those of [`Self::store`]; [`StoreError::Busy`] if too many look-ups wait, or this one waited too long.
     pub async fn store_for_look_up(&self) -> Result<(Arc<Store>, SemaphorePermit<'_>), StoreError> {
         let busy = || {
-            self.connections.metrics().refused("wait");
+            self.shared.connections.metrics().refused("wait");
             StoreError::Busy
         };
         let permit = match self.look_ups.try_acquire() {
             Ok(permit) => permit,
             Err(_) => {
                 let _waiting = WaitingLookUp::begin(&self.look_ups_waiting).ok_or_else(busy)?;
-                let permit = within(self.connections.limits().wait, ONCE_MORE, self.look_ups.acquire()).await;
+                let permit = within(self.shared.connections.limits().wait, ONCE_MORE, self.look_ups.acquire()).await;
                 permit.ok_or_else(busy)?.expect("it is never closed")
             }
         };
@@ -144,7 +164,8 @@ impl TenantDatabase {
     /// What is wrong with the database, while its callers are refused.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
-        self.breaker.trouble().or_else(|| self.open.load().as_ref()?.backlog())
+        let refused = self.refused().map(|error| with_causes(&error));
+        refused.or_else(|| self.breaker.trouble()).or_else(|| self.open.load().as_ref()?.backlog())
     }
 
     /// Whether its state is known: it is open, or its callers are refused.
@@ -161,7 +182,7 @@ impl TenantDatabase {
 
     /// Counts a request that was refused because too many are in flight.
     pub fn refuse_in_flight(&self) {
-        self.connections.metrics().refused("in_flight");
+        self.shared.connections.metrics().refused("in_flight");
     }
 
     /// Closes the connections, after waiting for those in use.

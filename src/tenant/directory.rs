@@ -18,7 +18,7 @@ use tokio::time::sleep;
 
 use self::shards::Shards;
 use super::last_used::{self, Due, UnwrittenUses};
-use super::{Tenant, TenantDatabase, Tokens};
+use super::{DatabaseOwners, Tenant, TenantDatabase, Tokens};
 use crate::config::TenantConfig;
 use crate::host::HostName;
 use crate::metrics::DatabaseMetrics;
@@ -28,12 +28,20 @@ use crate::store::{Connections, DatabaseLimits};
 /// All tenants of a gateway, by host.
 #[derive(Debug)]
 pub struct Directory {
-    /// The connections of their databases.
-    connections: Arc<Connections>,
+    databases: Arc<TenantDatabases>,
     /// Keys are stored next to the pointer to the entry. With thousands of tenants an entry is in no CPU cache, and
     /// comparing hosts through it would cost two more misses.
     by_host: Shards<HostName, Arc<DirectoryEntry>>,
     by_slug: Shards<BySlug, ()>,
+}
+
+/// What the databases of all tenants share.
+#[derive(Debug)]
+pub struct TenantDatabases {
+    /// Their connections.
+    pub connections: Arc<Connections>,
+    /// Which tenant has which.
+    pub owners: DatabaseOwners,
 }
 
 /// An entry in the set of slugs. It hashes and compares by the entry's own slug: with very many tenants, a map with
@@ -65,7 +73,7 @@ impl Hash for BySlug {
 #[derive(Debug)]
 struct DirectoryEntry {
     config: Arc<TenantConfig>,
-    connections: Arc<Connections>,
+    databases: Arc<TenantDatabases>,
     tenant: OnceLock<Arc<Tenant>>,
     /// The same tenant in the previous directory, if that one was still unused when this one was created. A request
     /// may still use the previous directory, and must not get a separate budget.
@@ -73,9 +81,9 @@ struct DirectoryEntry {
 }
 
 impl DirectoryEntry {
-    fn new(config: &Arc<TenantConfig>, connections: &Arc<Connections>, known: Option<&Arc<Self>>) -> Self {
-        let (config, connections) = (Arc::clone(config), Arc::clone(connections));
-        let entry = Self { config, connections, tenant: OnceLock::new(), before: ArcSwapOption::empty() };
+    fn new(config: &Arc<TenantConfig>, databases: &Arc<TenantDatabases>, known: Option<&Arc<Self>>) -> Self {
+        let (config, databases) = (Arc::clone(config), Arc::clone(databases));
+        let entry = Self { config, databases, tenant: OnceLock::new(), before: ArcSwapOption::empty() };
         if let Some(known) = known {
             entry.before.store(Some(Arc::clone(known)));
             if known.used().is_some() {
@@ -92,8 +100,8 @@ impl DirectoryEntry {
     fn tenant(&self) -> &Arc<Tenant> {
         self.tenant.get_or_init(|| {
             let tenant = match self.before.swap(None) {
-                Some(before) => before.tenant().renewed(&self.config, &self.connections),
-                None => Tenant::new(&self.config, &self.connections),
+                Some(before) => before.tenant().renewed(&self.config, &self.databases),
+                None => Tenant::new(&self.config, &self.databases),
             };
             Arc::new(tenant)
         })
@@ -110,13 +118,30 @@ impl Directory {
     /// No tenants, and the connections that their databases will share.
     #[must_use]
     pub fn empty(connections: Arc<Connections>) -> Self {
-        Self { connections, by_host: Shards::default(), by_slug: Shards::default() }
+        let databases = Arc::new(TenantDatabases { connections, owners: DatabaseOwners::default() });
+        Self { databases, by_host: Shards::default(), by_slug: Shards::default() }
+    }
+
+    /// Which tenant has which database.
+    #[must_use]
+    pub fn owners(&self) -> &DatabaseOwners {
+        &self.databases.owners
+    }
+
+    /// This directory, to be replaced by later ones. It is compared with which databases the tenants have.
+    #[must_use]
+    pub fn shared(self) -> Arc<ArcSwap<Self>> {
+        let databases = Arc::clone(&self.databases);
+        let shared = Arc::new(ArcSwap::from_pointee(self));
+        databases.owners.watch(&shared);
+        shared
     }
 
     /// These tenants. Those of the previous directory keep whatever did not change.
     #[must_use]
     pub fn new(tenants: &[Arc<TenantConfig>], before: &Self) -> Self {
-        let mut directory = Self::empty(Arc::clone(&before.connections));
+        let databases = Arc::clone(&before.databases);
+        let mut directory = Self { databases, by_host: Shards::default(), by_slug: Shards::default() };
         tenants.iter().for_each(|tenant| directory.insert(tenant, before));
         directory
     }
@@ -126,7 +151,7 @@ impl Directory {
     #[must_use]
     pub fn changed(&self, put: &[Arc<TenantConfig>], removed: &[Arc<str>]) -> Self {
         let mut after = Self {
-            connections: Arc::clone(&self.connections),
+            databases: Arc::clone(&self.databases),
             by_host: self.by_host.clone(),
             by_slug: self.by_slug.clone(),
         };
@@ -150,7 +175,7 @@ impl Directory {
         let is_same = |known: &TenantConfig| known.is_same(tenant) && has_place_of(known);
         let entry = match known.filter(|known| Arc::ptr_eq(&known.config, tenant) || is_same(&known.config)) {
             Some(same) => Arc::clone(same),
-            None => Arc::new(DirectoryEntry::new(tenant, &before.connections, known)),
+            None => Arc::new(DirectoryEntry::new(tenant, &before.databases, known)),
         };
         for host in entry.config.hosts() {
             self.by_host.insert(host.clone(), Arc::clone(&entry));

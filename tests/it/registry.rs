@@ -11,6 +11,7 @@ mod far_away;
 mod files;
 mod following;
 mod full_disk;
+mod one_database;
 mod outage;
 mod ownership;
 mod ready;

@@ -1,14 +1,16 @@
 //! Whether this node may get traffic: from its start until it serves what the other nodes serve.
 //!
 //! A rolling update replaces one node after another as soon as the new one is ready. A new node that lacks a variable can't
-//! read the rows that the others serve, so it is not ready, and the update stops. Once it was ready, it stays ready: a row that
-//! can't be read later is no better anywhere else.
+//! read the rows that the others serve, so it is not ready, and the update stops. Once it was compared with another node, or
+//! serves every row, it stays ready: a row that can't be read later is no better anywhere else. A node that is alone is ready
+//! too, since nobody else serves the rest, but only until another node does.
 //!
 //! Nodes publish which rows they can't read, up to a number of them, so this compares what is not served here with theirs.
 
-use std::sync::{Arc, PoisonError};
+use std::fmt;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
-use super::{Followed, Following};
+use super::{Followed, Following, FollowingState};
 use crate::store::registry::{Beat, NodeRecord};
 use crate::store::{Registry, StoreError};
 
@@ -36,35 +38,54 @@ impl Following {
     /// Why this node is not ready. `None` from the moment when it serves what others serve.
     #[must_use]
     pub fn unready(&self) -> Option<Unready> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).unready.clone()
+        self.state().unready.clone()
     }
 
-    /// Compares what is served here with the other nodes, until this node is ready.
+    /// Whether this node stays ready, whatever the others serve.
+    #[must_use]
+    pub fn stays_ready(&self) -> bool {
+        self.state().stays_ready
+    }
+
+    /// Compares what is served here with the other nodes, until it is known that this node stays ready.
     pub(super) async fn note_readiness(&self, registry: &Registry, followed: &Followed) -> Result<(), StoreError> {
-        if self.unready().is_none() {
+        if self.stays_ready() {
             return Ok(());
         }
         let nodes = if followed.refused.is_empty() { Vec::new() } else { registry.nodes().await? };
         let is_other = |node: &&NodeRecord| node.id != self.node.id() && (node.is_live || self.is_running(&node.id));
         let others: Vec<_> = nodes.iter().filter(is_other).collect();
         let unready = self.serves_none(followed).or_else(|| lacks(followed, &others).map(Unready::LacksRows));
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).unready = unready;
+        let mut state = self.state();
+        state.stays_ready = unready.is_none() && (followed.refused.is_empty() || !others.is_empty());
+        state.unready = unready;
         Ok(())
     }
 
     /// Notes whether a node that can't ask for the others is ready: it can't be compared.
     pub(super) fn note_ready_alone(&self, followed: &Followed) {
         let unready = self.serves_none(followed);
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         if state.unready == Some(Unready::Starting) {
             state.unready = unready;
         }
+    }
+
+    fn state(&self) -> MutexGuard<'_, FollowingState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serves_none(&self, followed: &Followed) -> Option<Unready> {
         let is_none = self.directory.load().is_empty() && !followed.refused.is_empty();
         let rows = || Rows::of(followed.refused.keys().map(String::as_str), followed.refused.len());
         is_none.then(|| Unready::ServesNone(rows()))
+    }
+}
+
+impl fmt::Display for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = self.first.iter().map(|slug| &**slug).collect::<Vec<_>>().join(", ");
+        write!(f, "{}: {first}", self.count)
     }
 }
 

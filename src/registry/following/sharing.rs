@@ -10,8 +10,8 @@ use super::{Followed, Following};
 use crate::config::TenantConfig;
 use crate::registry::keepers::{Keepers, KeptTenants};
 use crate::registry::subscribed::SubscribedTenants;
-use crate::store::registry::{KeepingNode, SubscribedTenant};
-use crate::store::{Registry, StoreError, with_causes};
+use crate::store::registry::{KeepingNode, SharedDatabase, SubscribedTenant};
+use crate::store::{OWN_DATABASE, Registry, StoreError, with_causes};
 use crate::tenant::SubscriptionLedger;
 
 /// How many rows are read at once. They are short.
@@ -149,6 +149,26 @@ impl Following {
             self.subscribed.keep_unwritten(unwritten);
         }
         self.read_subscribed(registry, followed, number).await
+    }
+
+    /// Refuses tenants whose databases others have, and writes which databases were found here.
+    pub(super) async fn follow_databases(&self, registry: &Registry, shared: Vec<SharedDatabase>) {
+        let directory = self.directory.load_full();
+        for SharedDatabase { slug, owner, .. } in directory.owners().refuse(shared) {
+            let next_step = OWN_DATABASE;
+            tracing::error!(tenant = slug, owner, next_step, "a tenant is not served: another one has its database");
+        }
+        let found = directory.owners().take_found();
+        if found.is_empty() || !self.config.is_written {
+            return;
+        }
+        match registry.note_databases(&found).await {
+            Ok(()) => self.look_soon(),
+            Err(error) => {
+                tracing::debug!(cause = with_causes(&error), "the registry does not take which databases tenants have");
+                directory.owners().keep_found(found);
+            }
+        }
     }
 
     async fn read_subscribed(

@@ -15,6 +15,7 @@ mod budget;
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -44,6 +45,7 @@ pub struct Connections {
     /// Notified when a connection becomes idle and none of its kind was.
     became_idle: Notify,
     shared_sources: SharedSources,
+    denials: AtomicU64,
 }
 
 /// Identifies a pool.
@@ -238,6 +240,7 @@ impl Connections {
             metrics,
             became_idle: Notify::new(),
             shared_sources: SharedSources::default(),
+            denials: AtomicU64::new(0),
         })
     }
 
@@ -258,6 +261,16 @@ impl Connections {
     #[must_use]
     pub fn metrics(&self) -> &DatabaseMetrics {
         &self.metrics
+    }
+
+    /// How often a statement was denied: the role lacks a right, or nobody may write.
+    pub(in crate::store) fn denials(&self) -> u64 {
+        self.denials.load(Ordering::Relaxed)
+    }
+
+    /// Counts a statement that was denied.
+    pub(super) fn note_denied(&self) {
+        self.denials.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The sources of sessions that several pools share.

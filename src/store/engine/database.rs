@@ -76,6 +76,11 @@ impl Database {
         self.pool.connections().metrics()
     }
 
+    /// How often a statement was denied on any of these connections.
+    pub(in crate::store) fn denials(&self) -> u64 {
+        self.pool.connections().denials()
+    }
+
     pub(in crate::store) fn limits(&self) -> DatabaseLimits {
         self.pool.connections().limits()
     }

@@ -3,6 +3,7 @@
 //! Knows no HTTP: `crate::error` maps each variant to a status. Sources are kept for the log.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sqlx::migrate::MigrateError;
 
@@ -39,6 +40,12 @@ pub enum StoreError {
     /// This node only reads the database: it is that of the registry, and the node one of a drill.
     #[error("this node is a drill (`formgate serve --drill`), which does not write to the registry")]
     OfDrill,
+    /// Another tenant has this database, at the same or at another address.
+    #[error("this is the database of the tenant `{owner}` too")]
+    OfAnotherTenant {
+        /// The tenant that is served from it.
+        owner: Arc<str>,
+    },
     /// The search tables are still being derived from what was written, for longer than a request waits.
     #[error("more was written to the database than searches have been prepared for yet")]
     Unsettled,
@@ -61,6 +68,12 @@ pub enum StoreError {
     /// An unreleased version of this program created the tables, which have changed since.
     #[error("an unreleased version of formgate created the tables of the database, and this version can't use them")]
     SchemaUnreleased,
+    /// It is the database of the registry, where that of a tenant is expected, or the other way round.
+    #[error("the database has the tables of {found}")]
+    OfOtherKind {
+        /// Whose tables it has.
+        found: &'static str,
+    },
     /// The folder of a SQLite file is missing and can't be created.
     #[error("the folder `{}` can't be made", folder.display())]
     Folder {

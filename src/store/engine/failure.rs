@@ -47,6 +47,12 @@ pub(super) fn is_out_of_memory(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Decode(cause) if cause.is::<MemorySpent>())
 }
 
+/// Whether a SQLite file is damaged, or none (CORRUPT, NOTADB).
+pub(super) fn is_damaged(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code()?.parse::<i64>().ok());
+    matches!(code.map(|code| code & 0xff), Some(11 | 26))
+}
+
 impl DatabaseFailure {
     /// The failure behind an error. None if the statement itself is at fault.
     pub(in crate::store) fn of(error: &sqlx::Error) -> Option<Self> {

@@ -12,6 +12,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
 
 use super::database_file::{LOG, next_to};
+use super::failure::is_damaged;
 use crate::file_stamp::FileStamp;
 use crate::metrics::DatabaseFailure;
 
@@ -47,6 +48,9 @@ impl ImmutableFile {
 
 /// Whether a file could not be opened because no file can be created next to it.
 pub(super) fn is_caused_by_writing(error: &sqlx::Error) -> bool {
+    if is_damaged(error) {
+        return false;
+    }
     // SQLite returns CANTOPEN if it may not create a file, and IOERR if there is no space for the shared memory.
     matches!(
         DatabaseFailure::of(error),

@@ -37,6 +37,8 @@ pub fn remedy(error: &StoreError, location: &DatabaseLocation, slug: &str) -> St
         | StoreError::GroupDeleted
         | StoreError::MemorySpent(_) => "try again in a moment: the database works, but it is busy".to_owned(),
         StoreError::OfDrill => "start the node without `--drill`".to_owned(),
+        StoreError::OfAnotherTenant { .. } => OWN_DATABASE.to_owned(),
+        StoreError::OfOtherKind { .. } => "give each tenant, and the registry, a database of its own".to_owned(),
         StoreError::Locked { .. } => {
             "wait until the other program has ended its transaction, or end that program".to_owned()
         }
@@ -49,6 +51,9 @@ pub fn remedy(error: &StoreError, location: &DatabaseLocation, slug: &str) -> St
         StoreError::Unavailable(error) | StoreError::Statement(error) => of_driver(error, location, slug),
     }
 }
+
+/// What to do where two tenants have one database.
+pub(crate) const OWN_DATABASE: &str = "give each tenant a database or a `schema` of its own";
 
 fn of_unreleased(location: &DatabaseLocation, slug: &str) -> String {
     let (dump, new, load) = match location.file() {

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
 
 use super::Registry;
+use super::databases::{SharedDatabase, read_shared, shared};
 use super::keeping::{KeepingNode, RECENT};
 use super::stamps::{RegistryMark, has_history, head_stamp, stamp_of};
 use crate::store::StoreError;
@@ -53,6 +54,8 @@ pub struct Look {
     pub keeping: Vec<KeepingNode>,
     /// The highest number of [`Registry::subscribed_after`].
     pub subscribed: i64,
+    /// The tenants whose databases others have.
+    pub shared: Vec<SharedDatabase>,
 }
 
 /// What a node writes about itself.
@@ -68,6 +71,8 @@ pub struct Beat {
     pub mark: RegistryMark,
     /// The first tenants whose rows it can't read, in alphabetical order, at most [`Self::NAMED`].
     pub refused: Vec<String>,
+    /// Why it can't read each of them, in a few words.
+    pub reasons: Vec<String>,
     /// How many rows it can't read.
     pub refused_count: i64,
     /// Something that no other beat has.
@@ -98,6 +103,8 @@ pub struct NodeRecord {
     pub revision: i64,
     /// The first tenants whose rows it can't read, in alphabetical order.
     pub refused: Vec<String>,
+    /// Why it can't read each of them, in a few words.
+    pub reasons: Vec<String>,
     /// How many rows it can't read.
     pub refused_count: i64,
     /// The ids of the keys that seal private keys, that of the key that seals first. `None` for a node of an earlier
@@ -128,7 +135,7 @@ impl NodeRecord {
     fn behind(&self, revision: i64, slugs: &[&str]) -> Option<NodeBehind> {
         let refused = slugs.iter().find_map(|slug| match self.can_read(slug)? {
             true => None,
-            false => Some(format!("it can't serve the row of `{slug}`; its log has the reason")),
+            false => Some(format!("it can't serve the row of `{slug}`: {}", self.reason(slug))),
         });
         let unknown = || {
             let is_unknown = slugs.iter().any(|slug| self.can_read(slug).is_none());
@@ -140,6 +147,11 @@ impl NodeRecord {
             reason => reason?,
         };
         Some(NodeBehind { id: self.id.clone(), name: self.name.clone(), reason })
+    }
+
+    fn reason(&self, slug: &str) -> &str {
+        let at = self.refused.iter().position(|refused| refused == slug);
+        at.and_then(|at| self.reasons.get(at)).map_or("its log has the reason", String::as_str)
     }
 
     /// Whether it can read the row of a tenant. `None`: it can't read more rows than it names, and this one may be among them.
@@ -159,6 +171,7 @@ impl NodeRecord {
             version: row.get(2)?,
             revision: row.get(3)?,
             refused: serde_json::from_str(&row.get::<String>(4)?).unwrap_or_default(),
+            reasons: serde_json::from_str(&row.get::<String>(10)?).unwrap_or_default(),
             refused_count: row.get(5)?,
             seal_keys: row.get::<Option<String>>(6)?.and_then(|keys| serde_json::from_str(&keys).ok()),
             started_at: row.get(7)?,
@@ -199,28 +212,30 @@ impl Registry {
         let sql = sql!(
             "SELECT head.*, n.id, n.beat, n.unable_mark, n.seen_at BETWEEN head.since AND head.until
              FROM (SELECT registry_head.revision, epoch, {+head_stamp}, {+has_first}, {+has_second},
-               (SELECT coalesce(max(number), 0) FROM registry_subscribed), {clock - recent} AS since,
+               (SELECT coalesce(max(number), 0) FROM registry_subscribed), {+shared}, {clock - recent} AS since,
                {clock + recent} AS until FROM registry_head) AS head
              LEFT JOIN registry_nodes AS n ON TRUE",
             head_stamp = head_stamp(),
             has_first,
             has_second,
+            shared = shared(),
             recent = RECENT,
         );
         let rows = reader.fetch_all(sql).await?;
         let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let head = Head { revision: first.get(0)?, epoch: first.get(1)?, stamp: first.get(2)? };
         let (has, subscribed) = ([first.get(3)?, first.get(4)?], first.get(5)?);
+        let shared = read_shared(&first.get::<String>(6)?);
         let (mut beats, mut keeping) = (HashMap::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
         for row in &rows {
-            let Some(id) = row.get::<Option<String>>(8)? else { continue };
-            let beat: String = row.get(9)?;
-            if let Some(mark) = row.get(10)? {
-                keeping.push(KeepingNode { id: id.clone(), beat: beat.clone(), mark, is_recent: row.get(11)? });
+            let Some(id) = row.get::<Option<String>>(9)? else { continue };
+            let beat: String = row.get(10)?;
+            if let Some(mark) = row.get(11)? {
+                keeping.push(KeepingNode { id: id.clone(), beat: beat.clone(), mark, is_recent: row.get(12)? });
             }
             beats.insert(id, beat);
         }
-        Ok(Look { head, has, beats, keeping, subscribed })
+        Ok(Look { head, has, beats, keeping, subscribed, shared })
     }
 
     /// Writes how far a node has got.
@@ -231,11 +246,11 @@ impl Registry {
         let list = |texts: &[String]| serde_json::to_string(texts).expect("texts are always JSON");
         let sql = sql!(
             "INSERT INTO registry_nodes
-               (id, name, version, revision, stamp, refused, refused_count, seal_keys, beat, started_at, seen_at)
-             VALUES ({id}, {name}, {version}, {revision}, {stamp}, {refused}, {refused_count}, {seal_keys}, {beat},
+               (id, name, version, revision, stamp, refused, reasons, refused_count, seal_keys, beat, started_at, seen_at)
+             VALUES ({id}, {name}, {version}, {revision}, {stamp}, {refused}, {reasons}, {refused_count}, {seal_keys}, {beat},
                {started_at}, {clock})
              ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, stamp = excluded.stamp,
-               refused = excluded.refused, refused_count = excluded.refused_count, beat = excluded.beat,
+               refused = excluded.refused, reasons = excluded.reasons, refused_count = excluded.refused_count, beat = excluded.beat,
                seen_at = excluded.seen_at",
             id = &beat.id,
             name = &beat.name,
@@ -243,6 +258,7 @@ impl Registry {
             revision = beat.mark.revision,
             stamp = beat.mark.stamp,
             refused = list(&beat.refused),
+            reasons = list(&beat.reasons),
             refused_count = beat.refused_count,
             seal_keys = list(&beat.seal_keys),
             beat = &beat.beat,
@@ -284,7 +300,7 @@ impl Registry {
         let mut reader = self.database.reader().await?;
         let sql = sql!(
             "SELECT id, name, version, CASE WHEN stamp = {+stamp} THEN revision ELSE 0 END, refused, refused_count,
-               seal_keys, started_at, seen_at, seen_at BETWEEN {clock - live} AND {clock + live}
+               seal_keys, started_at, seen_at, seen_at BETWEEN {clock - live} AND {clock + live}, reasons
              FROM registry_nodes
              ORDER BY name, id",
             stamp = stamp_of(Sql::text("registry_nodes.revision")),
@@ -332,6 +348,7 @@ mod tests {
             version: String::new(),
             revision: 7,
             refused: refused.iter().map(|slug| (*slug).to_owned()).collect(),
+            reasons: refused.iter().map(|slug| format!("why not {slug}")).collect(),
             refused_count,
             seal_keys: None,
             started_at: Timestamp::UNIX_EPOCH,
@@ -347,6 +364,6 @@ mod tests {
         assert_eq!(["a", "b", "c", "e"].map(|slug| part.can_read(slug)), [Some(true), Some(false), Some(true), None]);
         assert_eq!(part.behind(7, &["a"]), None);
         let reasons = ["d", "e"].map(|slug| part.behind(7, &[slug]).expect("it is behind").reason);
-        assert!(reasons[0].contains("the row of `d`") && reasons[1].contains("3 rows"), "{reasons:?}");
+        assert!(reasons[0].contains("the row of `d`: why not d") && reasons[1].contains("3 rows"), "{reasons:?}");
     }
 }

@@ -12,6 +12,7 @@ pub fn registry_remedy(error: &StoreError) -> &'static str {
             DAMAGED
         }
         StoreError::SchemaUnreleased => UNRELEASED,
+        StoreError::OfOtherKind { .. } => "give the registry, and each tenant, a database of its own",
         StoreError::SchemaNewer { .. } => "run the newest version of formgate on every node",
         StoreError::OfDrill => "call a node that was started without `--drill`",
         StoreError::ReadOnly(_) | StoreError::Folder { .. } => {
@@ -23,6 +24,7 @@ pub fn registry_remedy(error: &StoreError) -> &'static str {
         | StoreError::Locked { .. }
         | StoreError::Unsettled
         | StoreError::GroupDeleted
+        | StoreError::OfAnotherTenant { .. }
         | StoreError::MemorySpent(_) => {
             "try again; if that does not help, check its database and `registry` in `[gateway]`"
         }
@@ -38,6 +40,12 @@ const UNRELEASED: &str = "with the build that created it, run `formgate tenant e
 
 const RIGHTS: &str = "grant the role of `registry` what it lacks, as `Rights of a node` in deploy/registry.md shows; \
      `formgate check` names it";
+
+/// Whether the role of the registry lacks a right.
+#[must_use]
+pub fn is_denied(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable(cause) | StoreError::Statement(cause) if lacks_right(cause))
+}
 
 /// Whether the role lacks a right (`insufficient_privilege`).
 fn lacks_right(error: &sqlx::Error) -> bool {

@@ -6,10 +6,10 @@ use super::Registry;
 use crate::store::StoreError;
 use crate::store::statement::{Dialect, sql};
 
-/// What a node does with the registry, beyond reading it.
+/// What a node does with the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegistryUse {
-    /// Writes how far it has got.
+    /// Follows it, and writes how far it has got and what it found.
     Follow,
     /// Serves the operator API.
     Operate,
@@ -18,41 +18,51 @@ pub enum RegistryUse {
 }
 
 impl RegistryUse {
-    /// Each table with a right.
+    /// Each table with the rights that the role needs.
     fn rights(self) -> &'static [(&'static str, &'static [&'static str])] {
         match self {
             Self::Follow => &[
-                ("registry_nodes", &["INSERT", "UPDATE", "DELETE"]),
-                ("registry_subscribed", &["INSERT", "UPDATE"]),
-                ("registry_counts", &["UPDATE"]),
-                ("registry_stamps", &["DELETE"]),
-                ("registry_events", &["DELETE"]),
+                ("registry_head", &["SELECT"]),
+                ("registry_stamps", &["SELECT", "DELETE"]),
+                ("registry_tenants", &["SELECT"]),
+                ("registry_claims", &["SELECT"]),
+                ("registry_databases", &["SELECT", "INSERT", "UPDATE"]),
+                ("registry_nodes", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+                ("registry_subscribed", &["SELECT", "INSERT", "UPDATE"]),
+                ("registry_certificates", &["SELECT"]),
+                ("registry_events", &["SELECT", "DELETE"]),
             ],
             Self::Operate => &[
-                ("registry_head", &["UPDATE"]),
-                ("registry_stamps", &["INSERT"]),
-                ("registry_tenants", &["INSERT", "UPDATE"]),
-                ("registry_claims", &["INSERT", "DELETE"]),
-                ("registry_domains", &["INSERT", "UPDATE", "DELETE"]),
-                ("registry_certificates", &["UPDATE"]),
-                ("operator_tokens", &["UPDATE"]),
+                ("registry_head", &["SELECT", "UPDATE"]),
+                ("registry_tenants", &["SELECT", "INSERT", "UPDATE"]),
+                ("registry_claims", &["SELECT", "INSERT", "DELETE"]),
+                ("registry_databases", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+                ("registry_domains", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+                ("registry_certificates", &["SELECT", "UPDATE"]),
+                ("operator_tokens", &["SELECT", "UPDATE"]),
             ],
             Self::WorkOnDomains => &[
-                ("registry_head", &["UPDATE"]),
-                ("registry_stamps", &["INSERT"]),
-                ("registry_tenants", &["UPDATE"]),
-                ("registry_claims", &["INSERT", "DELETE"]),
-                ("registry_domains", &["INSERT", "UPDATE", "DELETE"]),
-                ("registry_certificates", &["INSERT", "UPDATE"]),
-                ("registry_events", &["INSERT"]),
-                ("registry_budgets", &["INSERT", "UPDATE", "DELETE"]),
-                ("registry_acme_account", &["INSERT", "UPDATE"]),
+                ("registry_head", &["SELECT", "UPDATE"]),
+                ("registry_tenants", &["SELECT", "UPDATE"]),
+                ("registry_claims", &["SELECT", "INSERT", "DELETE"]),
+                ("registry_domains", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+                ("registry_certificates", &["SELECT", "INSERT", "UPDATE"]),
+                ("registry_events", &["SELECT", "INSERT"]),
+                ("registry_budgets", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+                ("registry_acme_account", &["SELECT", "INSERT", "UPDATE"]),
+                ("registry_counts", &["SELECT", "UPDATE"]),
             ],
         }
     }
 }
 
 impl Registry {
+    /// How often a statement was denied since the registry was opened.
+    #[must_use]
+    pub fn denials(&self) -> u64 {
+        self.database.denials()
+    }
+
     /// The rights that the role lacks, each as `INSERT on registry_events`.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use crate::store::statement::{Dialect, Row, sql};
 const CREATING: Duration = Duration::from_secs(60);
 
 /// One writer at a time, so that numbers are in the order of the commits. The number is arbitrary. SQLite has one writer anyway.
-const LOCK: &str =
+pub(super) const LOCK: &str =
     "SELECT pg_advisory_xact_lock(hashtextextended(coalesce(current_schema(), ''), 5120448092217339716))";
 
 /// Whether a tenant has subscriptions.

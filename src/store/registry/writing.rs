@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
 
+use super::databases::{self, FoundDatabase};
 use super::domains::lock_head;
 use super::lives::{Found, Life, end_life, find, note_life};
 use super::{Head, Registry, RegistryRow};
@@ -38,6 +39,8 @@ pub enum RegistryChange {
         claims: Claims,
         /// The identity that is stored in its database, if it was read.
         identity: Option<String>,
+        /// Which database is at its address, if it was opened: see [`FoundDatabase`].
+        found: Option<String>,
     },
     /// It is no longer there.
     Remove,
@@ -48,7 +51,7 @@ pub enum RegistryChange {
 pub struct Claims {
     /// Its hosts.
     pub hosts: Vec<String>,
-    /// The identity of its database.
+    /// The address of its database, without a password.
     pub database: String,
 }
 
@@ -83,7 +86,7 @@ pub enum WriteRefused {
         slug: String,
         /// `host` or `database`.
         kind: &'static str,
-        /// The host, or the identity of the database.
+        /// The host, or the address of the database.
         value: String,
         /// Whose it is.
         owner: String,
@@ -152,7 +155,10 @@ impl Registry {
             for ((write, written), (life, domains)) in writes.iter().zip(&written).zip(&mut lives) {
                 match (&write.change, written) {
                     (_, Written::Same(_) | Written::Absent) => {}
-                    (RegistryChange::Put { text, claims, identity }, Written::Created(at) | Written::Changed(at)) => {
+                    (
+                        RegistryChange::Put { text, claims, identity, .. },
+                        Written::Created(at) | Written::Changed(at),
+                    ) => {
                         domains.retain(|domain| !claims.hosts.contains(domain));
                         if matches!(written, Written::Created(_)) {
                             // Others may have proved some of them since it was removed.
@@ -179,6 +185,7 @@ impl Registry {
                     end_life(&mut transaction, &write.slug, &claims.hosts).await?;
                 }
             }
+            settle_databases(&mut transaction, writes).await?;
             transaction.commit().await?;
             Ok(written)
         })
@@ -290,6 +297,23 @@ async fn put(
         by,
     );
     transaction.execute(sql).await?;
+    Ok(())
+}
+
+/// Decides who has the databases of tenants after a change: none that was opened for it may be that of another one.
+async fn settle_databases(transaction: &mut Transaction, writes: &[RegistryWrite]) -> Result<(), WriteRefused> {
+    databases::lock(transaction).await?;
+    let slugs: Vec<_> = writes.iter().map(|write| write.slug.as_str()).collect();
+    databases::forget_left(transaction, &slugs).await?;
+    for RegistryWrite { slug, change, .. } in writes {
+        let RegistryChange::Put { claims, found: Some(database), .. } = change else { continue };
+        let (slug, address) = (slug.clone(), claims.database.clone());
+        let found = FoundDatabase { slug, address, database: database.clone() };
+        if let Some(owner) = databases::note(transaction, &found).await? {
+            let FoundDatabase { slug, address: value, .. } = found;
+            return Err(WriteRefused::Taken { slug, kind: "database", value, owner });
+        }
+    }
     Ok(())
 }
 

@@ -93,6 +93,7 @@ on_both_databases! {
             version: "1",
             mark: RegistryMark::default(),
             refused: Vec::new(),
+            reasons: Vec::new(),
             refused_count: 0,
             beat: "x".to_owned(),
             seal_keys: Vec::new(),

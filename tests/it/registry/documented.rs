@@ -6,7 +6,7 @@ use std::process::Command;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::scene::{Scene, me, readiness_begins};
+use super::scene::{Scene, me, readiness_becomes, readiness_begins};
 use crate::support::certificate;
 use crate::support::fixture::{Engine, on_both_databases};
 use crate::support::postgres::Postgres;
@@ -66,6 +66,44 @@ async fn a_role_with_the_documented_rights_follows_the_registry_and_serves_the_o
     let batch = json!({ "operations": [{ "put": "acme", "tenant": changed }] });
     assert_eq!(scene.call(0, Method::POST, "/v1/batch?wait=60", Some(&batch)).await.status, 200);
     assert_eq!(scene.call(0, Method::DELETE, "/v1/tenants/acme?wait=60", None).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_right_that_is_revoked_while_a_node_runs_is_named_at_once() {
+    let server = Postgres::start();
+    let url = server.new_database();
+    let scene = Scene::new(Engine::Sqlite).gateway("registry", url.clone());
+    scene.succeed(&["operator-token", "create", "--name", "product"]);
+    let grants = documented_grants(&url);
+    Postgres::execute_in(&url, &format!("CREATE ROLE registry_node LOGIN; {grants}"));
+    let scene = scene.gateway("registry", url.replace("postgres@", "registry_node@"));
+    let mut node = scene.start(0);
+    readiness_becomes(&mut node, "ok").await;
+    for right in ["UPDATE on registry_nodes", "SELECT on registry_head", "SELECT on registry_subscribed"] {
+        let change = |verb: &str, preposition: &str| {
+            Postgres::execute_in(
+                &url,
+                &format!("{verb} {} {preposition} registry_node", right.replace(" on ", " ON ")),
+            );
+        };
+        change("REVOKE", "FROM");
+        readiness_begins(&mut node, &format!("the role of this node lacks {right} in the registry; grant them")).await;
+        let checked = scene.run(&["check"]);
+        assert!(checked.code == 1 && checked.stdout.contains(&format!("lacks rights: {right}")), "{checked:?}");
+        change("GRANT", "TO");
+        readiness_becomes(&mut node, "ok").await;
+        assert_eq!(scene.run(&["check"]).code, 0);
+    }
+    // It can write that it lives, and is waited for.
+    Postgres::execute_in(&url, "REVOKE DELETE ON registry_nodes FROM registry_node");
+    drop(node);
+    let mut node = scene.start(1);
+    readiness_becomes(
+        &mut node,
+        "the role of this node lacks DELETE on registry_nodes in the registry; grant them, as `Rights of a node` in \
+         deploy/registry.md shows",
+    )
+    .await;
 }
 
 on_both_databases! {

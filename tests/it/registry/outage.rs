@@ -18,8 +18,13 @@ async fn a_node_starts_and_serves_while_the_registry_is_away() {
     let scene = Scene::new(Engine::Sqlite).gateway("registry", server.new_database());
     let node = scene.start(0);
     let token = scene.add(0, "acme").await;
+    scene.keeps(0, 1).await;
+    assert_eq!(scene.run(&["check"]).code, 0);
     server.crash();
     assert_eq!(me(&node, "acme", &token).await, 200);
+    let checked = scene.run(&["check"]);
+    let fault = "the registry can't be read, and the snapshot is served: the database is unavailable";
+    assert!(checked.code == 1 && checked.stdout.contains(fault), "{checked:?}");
     let put = scene.call(0, Method::PUT, "/v1/tenants/globex", Some(&scene.tenant("globex"))).await;
     assert_eq!(put.status, 503, "{put:?}");
     drop(node);
@@ -172,4 +177,35 @@ on_both_databases! {
         let listed = scene.call(0, Method::GET, "/v1/tenants", None).await;
         assert!(listed.body["data"].as_array().unwrap().len() >= acknowledged.len());
     }
+}
+
+/// A port or a socket that another process has.
+#[tokio::test]
+async fn a_start_that_fails_leaves_no_node_for_which_callers_wait() {
+    let scene = Scene::new(Engine::Sqlite);
+    let node = scene.start(0);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
+    let ports = [("listen", toml::Value::from(vec![taken.clone()])), ("admin_listen", taken.into())];
+    let configure = |key: &str, value: toml::Value| {
+        let mut config: toml::Table = fs::read_to_string(scene.config(0)).unwrap().parse().unwrap();
+        let gateway = config["gateway"].as_table_mut().unwrap();
+        gateway.insert("registry_snapshot".into(), scene.snapshot(1).display().to_string().into());
+        gateway["operator"]["listen"] = vec![format!("unix:{}", scene.socket(1).display())].into();
+        if key == "operator" {
+            gateway["operator"]["listen"] = vec![format!("unix:{}", scene.socket(0).display())].into();
+        } else {
+            gateway.insert(key.into(), value);
+        }
+        fs::write(scene.config(1), config.to_string()).unwrap();
+    };
+    for (key, value) in ports.into_iter().chain([("operator", true.into())]) {
+        configure(key, value);
+        let file = scene.config(1).display().to_string();
+        let served = crate::support::process::formgate(&["serve", "--config", &file]);
+        assert!(served.code == 1 && served.stderr.contains("can't listen on"), "{key}: {served:?}");
+        let nodes = scene.call(0, Method::GET, "/v1/nodes", None).await;
+        assert_eq!(nodes.body["data"].as_array().map(Vec::len), Some(1), "{key}: {nodes:?}");
+    }
+    drop(node);
 }

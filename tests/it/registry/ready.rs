@@ -40,6 +40,19 @@ async fn add_with_variable(scene: &Scene, slug: &str) {
     assert_eq!(put.status, 201, "{put:?}");
 }
 
+/// The same while another node lacks the variable.
+async fn add_while_behind(scene: &Scene, slug: &str) {
+    let mut tenant = scene.tenant(slug);
+    tenant["database"] = json!(format!("sqlite:${{{VARIABLE}}}/{slug}-of-variable.db"));
+    let put = scene.call(0, Method::PUT, &format!("/v1/tenants/{slug}?migrate=1&wait=60"), Some(&tenant)).await;
+    let [behind] = &put.body["waiting_for"].as_array().expect("one is behind")[..] else { panic!("{put:?}") };
+    let reason = behind["reason"].as_str().expect("a reason");
+    assert!(put.status == 202 && reason.contains(VARIABLE) && !reason.contains('\n'), "{put:?}");
+    let token = scene.call(1, Method::POST, &format!("/v1/tenants/{slug}/tokens"), Some(&json!({ "name": "x" }))).await;
+    let message = token.body["message"].as_str().expect("a message");
+    assert!(token.status == 503 && message.contains(VARIABLE) && !message.contains('\n'), "{token:?}");
+}
+
 on_both_databases! {
     async fn a_node_that_lacks_a_variable_is_not_ready_while_another_serves_the_row(engine: Engine) {
         let scene = Scene::new(engine);
@@ -54,12 +67,24 @@ on_both_databases! {
         assert_eq!(me(&second, "acme", &token).await, 200, "the others are served");
         assert_eq!(readiness(&mut first).await.0, 200);
         first.signal("TERM");
-        // No other node serves the row any more.
-        readiness_is(&mut second, 200, "ok").await;
+        // No other node serves the row any more, for as long as that lasts.
+        let alone = "this node can't read 1: globex; it is ready, until another node serves them";
+        readiness_is(&mut second, 200, alone).await;
         drop(first);
         let mut first = scene.start_in(0, &[(VARIABLE, &folder)]);
         readiness_is(&mut first, 200, "ok").await;
-        assert_eq!(readiness(&mut second).await.0, 200, "once ready, it stays ready");
+        readiness_is(&mut second, 503, "It lacks 1: globex").await;
+    }
+
+    async fn a_node_that_was_compared_with_another_one_stays_ready(engine: Engine) {
+        let scene = Scene::new(engine);
+        let folder = scene.folder().display().to_string();
+        let _first = scene.start_in(0, &[(VARIABLE, &folder)]);
+        scene.add(0, "acme").await;
+        let mut second = scene.start(1);
+        readiness_is(&mut second, 200, "ok").await;
+        add_while_behind(&scene, "globex").await;
+        readiness_is(&mut second, 200, "this node can't read 1: globex; it is ready").await;
     }
 
     async fn a_node_that_serves_no_tenant_is_not_ready_until_it_serves_one(engine: Engine) {
@@ -72,7 +97,7 @@ on_both_databases! {
         let mut node = scene.start(0);
         readiness_is(&mut node, 503, "this node serves no tenant; its log has the reason. It can't read 1: acme").await;
         scene.add(0, "globex").await;
-        readiness_is(&mut node, 200, "ok").await;
+        readiness_is(&mut node, 200, "it is ready, until another node serves them").await;
     }
 
     async fn very_many_rows_that_can_not_be_read_are_one_line_of_the_log(engine: Engine) {

@@ -113,6 +113,7 @@ on_both_databases! {
             version: "1",
             mark: registry.mark(1).await.unwrap(),
             refused: Vec::new(),
+            reasons: Vec::new(),
             refused_count: 0,
             beat: "1".to_owned(),
             seal_keys: Vec::new(),

@@ -19,6 +19,7 @@ fn connections(max_open: u32) -> Arc<Connections> {
         metrics: DatabaseMetrics::unregistered(),
         became_idle: Notify::new(),
         shared_sources: SharedSources::default(),
+        denials: AtomicU64::new(0),
     })
 }
 

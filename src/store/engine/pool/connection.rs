@@ -298,6 +298,9 @@ impl PooledConnection {
         let failure = outcome.as_ref().err().and_then(DatabaseFailure::of);
         if let Some(failure) = failure {
             metrics.failed(failure);
+            if failure == DatabaseFailure::ReadOnly {
+                self.pool.connections().note_denied();
+            }
         }
         let failed = outcome.as_ref().err().filter(|_| failure.is_some_and(DatabaseFailure::trips_breaker));
         match (self.breaker_permit.take(), self.pool.breaker(), failed) {

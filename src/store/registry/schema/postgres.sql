@@ -50,7 +50,8 @@ CREATE TABLE registry_tenants (
 );
 CREATE UNIQUE INDEX registry_tenants_listed ON registry_tenants (position) WHERE toml IS NOT NULL;
 
--- What only one tenant may have: hosts, and databases by their identity.
+-- What only one tenant may have: hosts, and databases by their addresses. Two addresses may lead to one database: see
+-- registry_databases.
 CREATE TABLE registry_claims (
   kind text NOT NULL CHECK (kind IN ('host', 'database')),
   value text NOT NULL,
@@ -58,6 +59,18 @@ CREATE TABLE registry_claims (
   PRIMARY KEY (kind, value)
 );
 CREATE INDEX registry_claims_slug ON registry_claims (slug);
+
+-- Which database each tenant has, as whoever opened it found. Of several tenants with one database, the one that was found first
+-- has it; nodes do not serve the others.
+CREATE TABLE registry_databases (
+  slug text PRIMARY KEY,
+  address text NOT NULL, -- as in registry_claims: with another one there, the row says nothing
+  database text NOT NULL, -- a hash of its identity, and of where it is on its server
+  since bigint NOT NULL UNIQUE, -- which tenant was found first
+  owner text -- the tenant that has this database; NULL: this one
+);
+CREATE INDEX registry_databases_database ON registry_databases (database, since);
+CREATE INDEX registry_databases_owner ON registry_databases (owner) WHERE owner IS NOT NULL;
 
 -- Nodes and operators
 
@@ -69,6 +82,7 @@ CREATE TABLE registry_nodes (
   revision bigint NOT NULL,
   stamp bigint NOT NULL, -- of the revision: without it in registry_stamps, the node follows another history
   refused text NOT NULL, -- a JSON array of the first tenants that it can't read, in alphabetical order
+  reasons text NOT NULL, -- a JSON array: why it can't read each of these
   refused_count bigint NOT NULL, -- how many tenants it can't read
   seal_keys text, -- a JSON array of the ids of its keys, first the one that seals
   beat text NOT NULL, -- what the node wrote last; another value shows that the registry was restored

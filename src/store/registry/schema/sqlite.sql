@@ -45,7 +45,8 @@ CREATE TABLE registry_tenants (
 ) STRICT;
 CREATE UNIQUE INDEX registry_tenants_listed ON registry_tenants (position) WHERE toml IS NOT NULL;
 
--- What only one tenant may have: hosts, and databases by their identity.
+-- What only one tenant may have: hosts, and databases by their addresses. Two addresses may lead to one database: see
+-- registry_databases.
 CREATE TABLE registry_claims (
   kind TEXT NOT NULL CHECK (kind IN ('host', 'database')),
   value TEXT NOT NULL,
@@ -53,6 +54,18 @@ CREATE TABLE registry_claims (
   PRIMARY KEY (kind, value)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX registry_claims_slug ON registry_claims (slug);
+
+-- Which database each tenant has, as whoever opened it found. Of several tenants with one database, the one that was found first
+-- has it; nodes do not serve the others.
+CREATE TABLE registry_databases (
+  slug TEXT PRIMARY KEY,
+  address TEXT NOT NULL, -- as in registry_claims: with another one there, the row says nothing
+  database TEXT NOT NULL, -- a hash of its identity, and of where it is on its server
+  since INTEGER NOT NULL UNIQUE, -- which tenant was found first
+  owner TEXT -- the tenant that has this database; NULL: this one
+) STRICT;
+CREATE INDEX registry_databases_database ON registry_databases (database, since);
+CREATE INDEX registry_databases_owner ON registry_databases (owner) WHERE owner IS NOT NULL;
 
 -- Nodes and operators
 
@@ -64,6 +77,7 @@ CREATE TABLE registry_nodes (
   revision INTEGER NOT NULL,
   stamp INTEGER NOT NULL, -- of the revision: without it in registry_stamps, the node follows another history
   refused TEXT NOT NULL, -- a JSON array of the first tenants that it can't read, in alphabetical order
+  reasons TEXT NOT NULL, -- a JSON array: why it can't read each of these
   refused_count INTEGER NOT NULL, -- how many tenants it can't read
   seal_keys TEXT, -- a JSON array of the ids of its keys, first the one that seals
   beat TEXT NOT NULL, -- what the node wrote last; another value shows that the registry was restored
