@@ -34,7 +34,6 @@ use authority::{Authority, Stop};
 use resolvers::Resolvers;
 use zone::Reach;
 
-pub(crate) use fault::imperative;
 pub use fault::{DnsFault, Failure};
 pub use record::{Action, Kind, Record};
 pub use wanted::wanted;

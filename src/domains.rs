@@ -37,6 +37,7 @@ mod reason;
 mod renewal;
 mod resealing;
 mod schedule;
+mod steps;
 mod stored_keys;
 mod told;
 mod trouble;
@@ -75,8 +76,8 @@ pub use described::{describe, describe_event, describe_unwatched, new_proof};
 pub use plan::{AuthorityStatus, Plan, status};
 pub use reason::{OtherReason, Reason, proof_of, proof_record};
 pub use resealing::{Resealed, UnopenedKey, reseal};
+pub use steps::StepPart;
 pub use stored_keys::{MissingKey, UnreadyNodes, missing_keys, unready_nodes};
-pub use told::OF_THIS_GATEWAY;
 pub use worker::DomainWorker;
 
 /// Decides whether a certificate of a file covers a host that no file of its tenant does.

@@ -222,7 +222,7 @@ impl Hub {
         match standing {
             Standing::Failing { reason, .. } if leased.failures == 0 => {
                 self.metrics.changes.with_label_values(&["failing"]).inc();
-                tracing::warn!(tenant, subscription, reason, "a receiver of webhooks fails; it is tried again");
+                tracing::warn!(tenant, subscription, %reason, "a receiver of webhooks fails; it is tried again");
             }
             Standing::Disabled { reason } => {
                 self.metrics.changes.with_label_values(&["disabled"]).inc();
@@ -230,13 +230,13 @@ impl Hub {
                 tracing::warn!(
                     tenant,
                     subscription,
-                    reason,
+                    %reason,
                     "a receiver of webhooks failed for too long; it is disabled"
                 );
             }
             Standing::Gone { reason } => {
                 self.metrics.changes.with_label_values(&["gone"]).inc();
-                tracing::warn!(tenant, subscription, reason, "a receiver of webhooks is gone; it is sent nothing more");
+                tracing::warn!(tenant, subscription, %reason, "a receiver of webhooks is gone; it is sent nothing more");
             }
             _ => {}
         }

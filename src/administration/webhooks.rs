@@ -14,13 +14,14 @@ use sha2::{Digest, Sha256};
 use super::forms::parameter;
 use super::frame::{Frame, page};
 use super::protection::hex;
-use super::texts::{Texts, WebhookTexts, WebhooksTexts, Words};
+use super::texts::{Texts, WebhookTexts, WebhooksTexts};
 use super::times::Moment;
 use super::token::parse;
 use super::token_forms::Choice;
 use super::visit::{Change, Member};
 use crate::api::{EnvelopeOrigin, Untested, new_secret, send_test};
 use crate::error::Refusal;
+use crate::outbound::DeliveryReason;
 use crate::reply::Reply;
 use crate::store::{
     AttemptRecord, AuditEntry, MAX_SUBSCRIPTIONS, PageRequest, Replay, Replayed, StoreError, Subscription,
@@ -43,7 +44,7 @@ struct WebhookRow {
     event: String,
     form: Option<i64>,
     state: String,
-    reason: Option<Words>,
+    reason: Option<String>,
     pending: u64,
     created: Moment,
     failing_since: Option<Moment>,
@@ -63,7 +64,7 @@ impl WebhookRow {
             event: subscription.event,
             form: subscription.form,
             state: subscription.state,
-            reason: subscription.reason.map(|reason| member.area.texts.stored.translate(reason)),
+            reason: subscription.reason.map(|reason| member.area.texts.reasons.show(reason)),
             pending: subscription.pending,
             created: moment(subscription.created_at),
             failing_since: subscription.failing_since.map(moment),
@@ -87,15 +88,15 @@ struct AttemptRow {
     milliseconds: u128,
     accepted: bool,
     /// The status, or why there is none.
-    outcome: Words,
+    outcome: String,
     response: Option<String>,
 }
 
 impl AttemptRow {
     fn of(attempt: AttemptRecord, member: &Member<'_>) -> Self {
         let outcome = match attempt.status {
-            Some(status) => Words { text: status.to_string(), lang: None },
-            None => member.area.texts.stored.translate(attempt.error.unwrap_or_default()),
+            Some(status) => status.to_string(),
+            None => member.area.texts.reasons.show(attempt.error.unwrap_or(DeliveryReason::Newer)),
         };
         Self {
             event: attempt.event_id,
@@ -150,7 +151,7 @@ impl WebhookPage {
 
     fn test_outcome(&self, attempt: &AttemptRow) -> String {
         let text = if attempt.accepted { &self.text.test_accepted } else { &self.text.test_failed };
-        text.fill(&[("outcome", &attempt.outcome.text), ("milliseconds", &attempt.milliseconds)])
+        text.fill(&[("outcome", &attempt.outcome), ("milliseconds", &attempt.milliseconds)])
     }
 }
 
@@ -254,11 +255,11 @@ async fn test(change: &Change<'_>, id: i64, segment: &str) -> Result<Reply, Refu
             return show_with(member, segment, StatusCode::UNPROCESSABLE_ENTITY, warning).await;
         }
         Err(Untested::Unusable(reason)) => {
-            let warning = Notice::Warned(text.unusable.with("reason", member.area.texts.stored.translate(reason).text));
+            let warning = Notice::Warned(text.unusable.with("reason", member.area.texts.reasons.show(reason)));
             return show_with(member, segment, StatusCode::UNPROCESSABLE_ENTITY, warning).await;
         }
     };
-    let details = json!({ "status": attempt.status, "error": attempt.error });
+    let details = json!({ "status": attempt.status, "error": attempt.error.map(|error| error.to_string()) });
     let entry = AuditEntry { action: "webhook.test", subject: format!("webhook hook_{id}"), details };
     store.audit(&change.actor, entry, member.now).await?;
     let notice = Notice::Tested(AttemptRow::of(attempt, member));

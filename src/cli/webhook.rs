@@ -182,7 +182,7 @@ async fn test(command: &OneArgs) -> Result<()> {
     let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
     let tested = send_test(&store, &tests, &webhooks.seals, origin, command.id).await;
     if let Ok(attempt) = &tested {
-        let details = json!({ "status": attempt.status, "error": attempt.error });
+        let details = json!({ "status": attempt.status, "error": attempt.error.map(|error| error.to_string()) });
         let entry = AuditEntry { action: "webhook.test", subject: format!("webhook hook_{}", command.id), details };
         store.audit(&actor(), entry, Timestamp::now()).await.of_tenant(&tenant)?;
     }

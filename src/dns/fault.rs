@@ -1,12 +1,12 @@
-//! What the owner of a host has to change in DNS, in the words that every surface shows.
+//! What the owner of a host has to change in DNS: a code and its arguments.
 //!
-//! Owns the reasons, their text and the records to set; [`super::Dns`] decides which one applies. A fault is stored as
-//! JSON and says the same when it is read again: it contains all that its text needs.
+//! Owns the reasons and the records to set; [`super::Dns`] decides which one applies. A fault is stored as JSON with all
+//! that its text needs; [`crate::domains`] has the text.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::record::{Action, Record};
+use super::record::Record;
 
 /// Why no certificate can be issued for a host yet, as far as DNS shows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,78 +150,4 @@ impl DnsFault {
             Self::NotSeenYet { .. } | Self::DnsBroken { .. } | Self::Dnssec { .. } => &[],
         }
     }
-
-    /// What to do next, in one or two sentences.
-    #[must_use]
-    pub fn next_step(&self) -> String {
-        match self {
-            Self::NoRecords { undelegated: Some(domain), .. } => {
-                format!("`{domain}` has no name servers: register it, or set its name servers at the registrar.")
-            }
-            Self::NoRecords { host, records, .. } if records.is_empty() => {
-                format!("Add an A or AAAA record for `{host}` with the address of this gateway.")
-            }
-            Self::NoRecords { records, .. } => imperative(records),
-            Self::NotSeenYet { server, until: Some(until), .. } => {
-                format!("Wait: the resolver {server} still has an older answer, until {}.", minute(*until))
-            }
-            Self::NotSeenYet { host, server, until: None } => format!(
-                "Wait until the name server {server} has copied the change to `{host}`; if it does not within hours, \
-                 ask your DNS provider."
-            ),
-            Self::Elsewhere { host, records } => {
-                format!("{} Then `{host}` leads here.", imperative(records))
-            }
-            Self::BehindCdn { host, cdn, found, records } if !records.is_empty() => format!(
-                "`{host}` is behind {cdn} (`{found}`): let it pass requests below `/.well-known/acme-challenge/` on \
-                 port 80 through to here, or lead `{host}` past it. {}",
-                imperative(records)
-            ),
-            Self::BehindCdn { host, cdn, found, .. } => format!(
-                "`{host}` is behind {cdn} (`{found}`): switch its proxy off for this name, or let it pass requests \
-                 below `/.well-known/acme-challenge/` on port 80 through to here."
-            ),
-            Self::Caa { holder, records, .. } => match records.first() {
-                Some(record) if record.action == Action::Remove => format!(
-                    "Remove the {record}: it is critical, and certificate authorities that do not know it issue \
-                     nothing."
-                ),
-                _ => format!("The CAA records of `{holder}` allow none of our authorities. {}", imperative(records)),
-            },
-            Self::DnsBroken { name, kind, server, is_resolver: true, failure, .. } => format!(
-                "Repair the name servers of `{name}`: asked for its {kind} records, the resolver {server} {}.",
-                failure.words()
-            ),
-            Self::DnsBroken { name, kind, server, failure, .. } => format!(
-                "Repair the name server {server}: asked for {kind} records of `{name}`, it {}.",
-                failure.words()
-            ),
-            Self::Dnssec { host, zone, resolver } => format!(
-                "Repair DNSSEC of `{}`: the resolver {resolver} refuses its answers because their signatures are \
-                 wrong. Sign the zone again, or remove the DS record at the registrar.",
-                zone.as_ref().unwrap_or(host)
-            ),
-            Self::ProofMissing { records, .. } => {
-                format!("{} It proves that the domain is yours. Keep it there.", imperative(records))
-            }
-        }
-    }
-}
-
-/// One sentence for each action: `Remove the …. Add the … and the ….`
-pub(crate) fn imperative(records: &[Record]) -> String {
-    let sentence = |action: Action, verb: &str| {
-        let listed: Vec<_> =
-            records.iter().filter(|record| record.action == action).map(|record| format!("the {record}")).collect();
-        (!listed.is_empty()).then(|| format!("{verb} {}.", listed.join(" and ")))
-    };
-    let sentences = [sentence(Action::Remove, "Remove"), sentence(Action::Add, "Add")];
-    sentences.into_iter().flatten().collect::<Vec<_>>().join(" ")
-}
-
-/// A time to the minute, never earlier than it is.
-fn minute(at: Timestamp) -> String {
-    let rounded = at.as_second().div_euclid(60).saturating_add(1).saturating_mul(60);
-    let at = Timestamp::from_second(rounded).unwrap_or(at);
-    at.strftime("%Y-%m-%d %H:%M UTC").to_string()
 }

@@ -92,18 +92,6 @@ fn relative(name: &str, zone: &str) -> Option<String> {
     }
 }
 
-/// As a sentence names it: ``CNAME record `forms` (`forms.acme.example`) with the value `acme.forms.example` ``.
-impl fmt::Display for Record {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} record ", self.kind)?;
-        match &self.relative {
-            Some(relative) => write!(f, "`{relative}` (`{}`)", self.name)?,
-            None => write!(f, "`{}`", self.name)?,
-        }
-        write!(f, " with the value `{}`", self.value)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

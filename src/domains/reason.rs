@@ -1,11 +1,11 @@
-//! What is wrong with a domain: one reason, and one next step, in the same words everywhere.
+//! What is wrong with a domain: one reason, which is a code and its arguments. [`super::steps`] says what to do.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::acme::{AcmeError, ChallengeKind};
 use crate::config::DomainsConfig;
-use crate::dns::{Action, DnsFault, Kind, Record, imperative, wanted};
+use crate::dns::{Action, DnsFault, Kind, Record, wanted};
 use crate::host::HostName;
 use crate::store::registry::{DomainProof, DomainRecord, DomainState};
 
@@ -177,72 +177,6 @@ impl Reason {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.name().is_empty()
-    }
-
-    /// What to do, in a sentence; empty if nothing is wrong.
-    #[must_use]
-    pub fn next_step(&self) -> String {
-        let at = |until: &Timestamp| until.strftime("%Y-%m-%d %H:%M:%S UTC");
-        match self {
-            Self::None {} => String::new(),
-            Self::Dns(fault) => fault.next_step(),
-            Self::Other(OtherReason::NotCheckedYet { host, records }) if records.is_empty() => format!(
-                "Add an A or AAAA record for `{host}` with the address of this gateway. A running node checks it soon"
-            ),
-            Self::Other(OtherReason::NotCheckedYet { records, .. }) => {
-                format!("{} A running node checks it soon", imperative(records))
-            }
-            Self::Other(OtherReason::Expired { at: expired }) => {
-                format!("Nothing to do. The certificate expired at {}. Another one is ordered soon", at(expired))
-            }
-            Self::Other(OtherReason::DnsDown { detail, until, records }) if records.is_empty() => {
-                format!("Nothing to do. DNS can't be asked ({detail}). The next try is at {}", at(until))
-            }
-            Self::Other(OtherReason::DnsDown { detail, until, records }) => format!(
-                "{} It can't be checked now: DNS can't be asked ({detail}). The next try is at {}",
-                imperative(records),
-                at(until)
-            ),
-            Self::Other(OtherReason::Taken { record: None, .. }) => {
-                "Another account has this domain. If it is yours, add it again".to_owned()
-            }
-            Self::Other(OtherReason::ClaimExpired {}) => {
-                "This domain was not proved within 7 days. If it is yours, add it again, and set the records then"
-                    .to_owned()
-            }
-            Self::Other(OtherReason::Taken { record: Some(record), moves_at: None }) => format!(
-                "Another account has this domain. If it is yours, add this record: {record}. It proves that the domain is \
-                 yours, wherever it leads. The domain moves after 72 hours, unless the other account still proves that it \
-                 owns it. It is served once it leads here too"
-            ),
-            Self::Other(OtherReason::Taken { record: Some(record), moves_at: Some(moves_at) }) => format!(
-                "Another account has this domain. Keep this record: {record}. It proves that the domain is yours, wherever it \
-                 leads. The domain moves at {}, unless the other account still proves that it owns it. It is served once it \
-                 leads here too",
-                at(moves_at)
-            ),
-            Self::Other(OtherReason::CaRefused { authority, detail, until }) => {
-                format!("The authority {authority} does not issue: {detail}. The next try is at {}", at(until))
-            }
-            Self::Other(OtherReason::CaLimited { authority, detail, until }) => {
-                format!(
-                    "Nothing to do. The authority {authority} has a limit ({detail}). The next try is at {}",
-                    at(until)
-                )
-            }
-            Self::Other(OtherReason::CaDown { authority, detail, until }) => {
-                format!(
-                    "Nothing to do. The authority {authority} can't be used ({detail}). The next try is at {}",
-                    at(until)
-                )
-            }
-            Self::Other(OtherReason::Unreachable { authority, host, challenge, detail, until }) => format!(
-                "Port {} of {host} must be open: the authority {authority} could not connect ({detail}). The next try is \
-                 at {}",
-                challenge.port(),
-                at(until)
-            ),
-        }
     }
 
     /// The records to add or to remove.

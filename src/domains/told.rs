@@ -9,7 +9,7 @@ use crate::dns::{Action, DnsFault, Record};
 use crate::outbound::is_public;
 
 /// Stands for the address of a resolver. Pages have it in their language.
-pub const OF_THIS_GATEWAY: &str = "of this gateway";
+pub(super) const OF_THIS_GATEWAY: &str = "of this gateway";
 
 /// Stands for why DNS can't be asked.
 const NO_RESOLVER: &str = "no resolver works";

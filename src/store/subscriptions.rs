@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use super::engine::{Transaction, retry};
 use super::statement::{Argument, Dialect, Page, PageRequest, Row, Sql, sql};
 use super::{Store, StoreError};
-use crate::outbound::url_identity;
+use crate::outbound::{DeliveryReason, url_identity};
 pub use ahead::EventsAhead;
 pub use attempts::AttemptRecord;
 pub use due::{DueEvent, DueEvents, SentBody};
@@ -113,7 +113,7 @@ pub struct Subscription {
     /// As the database spells it: `active`, `paused`, `failing`, `disabled` or `gone`.
     pub state: String,
     /// Why it is in this state, unless it is active.
-    pub reason: Option<String>,
+    pub reason: Option<DeliveryReason>,
     /// Since when attempts to reach the receiver fail.
     pub failing_since: Option<Timestamp>,
     /// When a receiver that fails is tried again.
@@ -174,7 +174,7 @@ impl Subscription {
             form: row.get(3)?,
             created_at: row.get(4)?,
             state: row.get(5)?,
-            reason: row.get(6)?,
+            reason: row.get::<Option<String>>(6)?.as_deref().map(DeliveryReason::read),
             failing_since: row.get(7)?,
             next_attempt_at: row.get(8)?,
             last_success_at: row.get(9)?,

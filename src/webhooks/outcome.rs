@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 use rand::RngExt;
 
-use crate::outbound::{Attempt, SendError};
+use crate::outbound::{Attempt, DeliveryReason, SendError};
 
 /// The pauses after failures that follow each other; the last one is repeated.
 const PAUSES: [Duration; 7] = [
@@ -30,11 +30,11 @@ pub(super) enum Outcome {
     /// The receiver does not exist any more.
     Gone,
     /// The receiver works, and refuses this event.
-    Refused(String),
+    Refused(DeliveryReason),
     /// No event can be delivered now.
     Unreachable {
         /// Why.
-        reason: String,
+        reason: DeliveryReason,
         /// How long the receiver asks to wait.
         retry_after: Option<Duration>,
     },
@@ -53,7 +53,7 @@ impl Outcome {
                 | StatusCode::UNPROCESSABLE_ENTITY => Self::Refused(answered(answer.status)),
                 status => Self::Unreachable { reason: answered(status), retry_after: answer.retry_after },
             },
-            Err(error) => Self::Unreachable { reason: error.told(), retry_after: None },
+            Err(error) => Self::Unreachable { reason: (*error).into(), retry_after: None },
         }
     }
 
@@ -69,8 +69,8 @@ impl Outcome {
     }
 }
 
-fn answered(status: StatusCode) -> String {
-    format!("the receiver answered {}", status.as_str())
+fn answered(status: StatusCode) -> DeliveryReason {
+    DeliveryReason::Status { status: status.as_u16() }
 }
 
 /// The pause after a number of failures, from 1, or the one that the receiver asks for if that is longer.

@@ -18,7 +18,7 @@ use super::permits::Lane;
 use super::request::{Ready, Sent, send};
 use super::signing::end_unusable;
 use crate::api::{Envelope, EnvelopeBody, ShownSubmissions, attempt_record};
-use crate::outbound::{SigningSecret, Target, signing_secrets};
+use crate::outbound::{DeliveryReason, SigningSecret, Target, signing_secrets};
 use crate::store::{
     DueEvent, DueEvents, Event, FailedEvent, LeasedSubscription, Progress, SentBody, Standing, Store, StoreError,
     Written,
@@ -106,9 +106,9 @@ impl Sender {
         let (target, secrets) = match (Target::parse(&leased.target_url), secrets) {
             (Ok(target), Ok(secrets)) => (target, secrets),
             (_, Err(error)) => {
-                return end_unusable(hub, &tenant, &store, &leased, error.to_string(), error.is_of_this_node()).await;
+                return end_unusable(hub, &tenant, &store, &leased, error.into(), error.is_of_this_node()).await;
             }
-            (Err(error), _) => return end_unusable(hub, &tenant, &store, &leased, error.to_string(), false).await,
+            (Err(error), _) => return end_unusable(hub, &tenant, &store, &leased, error.into(), false).await,
         };
         let sender = Self {
             hub: Arc::clone(hub),
@@ -310,7 +310,7 @@ impl Sender {
                     // Due once the subscription is resumed, like those in turn.
                     let next_attempt_at = (!event.is_in_turn).then_some(sent.at);
                     failed.push(FailedEvent { next_attempt_at, ..again() });
-                    self.ending = Some(Standing::Gone { reason: "the receiver answered 410 Gone".to_owned() });
+                    self.ending = Some(Standing::Gone { reason: DeliveryReason::Gone });
                 }
                 Outcome::Refused(_) if !event.is_in_turn || self.store.may_set_aside(self.leased.id).await? => {
                     let mut again = again();
@@ -323,7 +323,7 @@ impl Sender {
                 }
                 Outcome::Refused(reason) => {
                     failed.push(again());
-                    self.fail(&reason, label, None);
+                    self.fail(reason, label, None);
                 }
                 Outcome::Unreachable { reason, retry_after } => {
                     let mut again = again();
@@ -331,7 +331,7 @@ impl Sender {
                         again.next_attempt_at = Some(Timestamp::now() + pause(failures, retry_after));
                     }
                     failed.push(again);
-                    self.fail(&reason, label, retry_after);
+                    self.fail(reason, label, retry_after);
                 }
             }
         }
@@ -378,7 +378,7 @@ impl Sender {
     }
 
     /// Ends the lease with a pause, once nothing is in flight; several requests at once are one failure.
-    fn fail(&mut self, reason: &str, fault: &'static str, retry_after: Option<Duration>) {
+    fn fail(&mut self, reason: DeliveryReason, fault: &'static str, retry_after: Option<Duration>) {
         if matches!(self.ending, Some(Standing::Gone { .. } | Standing::Disabled { .. })) {
             return;
         }
@@ -387,11 +387,11 @@ impl Sender {
         let age = self.leased.failing_since.map(|since| Timestamp::now().duration_since(since));
         let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
         self.ending = Some(if age >= self.hub.config.disable_after {
-            Standing::Disabled { reason: reason.to_owned() }
+            Standing::Disabled { reason }
         } else {
             let again_in = pause(self.leased.failures + 1, retry_after);
             self.again_in = Some(again_in);
-            Standing::Failing { reason: reason.to_owned(), again_in }
+            Standing::Failing { reason, again_in }
         });
     }
 }

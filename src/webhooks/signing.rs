@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Hub;
 use super::outcome::pause;
+use crate::outbound::DeliveryReason;
 use crate::store::{LeasedSubscription, Progress, Standing, Store, StoreError, Written};
 use crate::tenant::Tenant;
 
@@ -13,7 +14,7 @@ pub(super) async fn end_unusable(
     tenant: &Tenant,
     store: &Store,
     leased: &LeasedSubscription,
-    reason: String,
+    reason: DeliveryReason,
     is_tried_again: bool,
 ) -> Result<Option<Duration>, StoreError> {
     let again_in = is_tried_again.then(|| pause(leased.failures + 1, None));

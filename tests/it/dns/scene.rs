@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use formgate::dns::{Dns, DnsFault, Finding, Issuer, Look, Ownership, Proof, Question};
+use formgate::domains::Reason;
 use formgate::host::HostName;
 
 use crate::support::zones::{Zones, ip};
@@ -109,5 +110,5 @@ pub(super) fn fault(look: Look) -> DnsFault {
 #[track_caller]
 pub(super) fn assert_fault(look: Look, reason: &str, next_step: &str) {
     let fault = fault(look);
-    assert_eq!((fault.reason(), &*fault.next_step()), (reason, next_step));
+    assert_eq!((fault.reason(), &*Reason::Dns(fault.clone()).next_step()), (reason, next_step));
 }
