@@ -10,12 +10,13 @@ use http::header::SET_COOKIE;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
+use super::area::Area;
 use super::cookie::SessionSecret;
 use super::frame::{Assets, page_with};
+use super::oidc;
 use super::protection::Referrer;
 use super::texts::EnterTexts;
 use super::visit::Visit;
-use super::{Area, oidc};
 use crate::error::Refusal;
 use crate::gate::Attempt;
 use crate::reply::Reply;
@@ -91,7 +92,7 @@ pub(super) async fn sign_in(area: &Area, visit: &Visit<'_>, secret: &str) -> Res
                 ),
                 None => tracing::info!(tenant, actor, role, network, "an administrator signed in by a link"),
             }
-            Ok(area.see_other(&oidc::page_after(visit)).with_header(SET_COOKIE, cookie.set()))
+            Ok(area.see_other(&oidc::page_after(area, visit)).with_header(SET_COOKIE, cookie.set()))
         }
         Ok(None) => {
             sign_ins.with_label_values(&["link", "unknown_link"]).inc();

@@ -11,12 +11,11 @@ use http::StatusCode;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::forms::parameter;
+use super::forms::{parameter, parse_id};
 use super::frame::{Frame, page};
 use super::protection::hex;
 use super::texts::{Texts, WebhookTexts, WebhooksTexts};
 use super::times::Moment;
-use super::token::parse;
 use super::token_forms::Choice;
 use super::visit::{Change, Member};
 use crate::api::{EnvelopeOrigin, Untested, new_secret, send_test};
@@ -184,7 +183,7 @@ pub(super) async fn show(member: &Member<'_>, id: &str) -> Result<Reply, Refusal
 }
 
 async fn show_with(member: &Member<'_>, id: &str, status: StatusCode, notice: Notice) -> Result<Reply, Refusal> {
-    let Some(id) = parse(id) else { return Ok(unknown(member)) };
+    let Some(id) = parse_id(id) else { return Ok(unknown(member)) };
     let Some(webhook) = member.store.find_subscription(id).await? else { return Ok(unknown(member)) };
     let only_failed = parameter(member.visit.head.uri.query(), "show") == "failed";
     let latest = PageRequest { number: 1.try_into().expect("it is not 0"), size: ATTEMPTS };
@@ -214,7 +213,7 @@ fn key_of(secret: &str) -> String {
 /// What the field `action` asks for.
 pub(super) async fn change(change: &Change<'_>, segment: &str) -> Result<Reply, Refusal> {
     let member = &change.member;
-    let Some(id) = parse(segment) else { return Ok(unknown(member)) };
+    let Some(id) = parse_id(segment) else { return Ok(unknown(member)) };
     let by = Some(&change.actor);
     let done = match change.form.field("action") {
         "pause" => member.store.pause_subscription(id, by).await?.map(|_| "paused"),
