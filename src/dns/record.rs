@@ -29,7 +29,7 @@ pub enum Kind {
     Cname,
     /// Text; here the proof of ownership.
     Txt,
-    /// The certificate authorities that may issue for a name (RFC 8659).
+    /// The CAs that may issue for a name (RFC 8659).
     Caa,
 }
 

@@ -148,7 +148,7 @@ on_both_databases! {
         }
         assert_eq!(node.stop(LIMIT).await, 0);
         assert_eq!(scene.proxy.count(Kind::NewOrder), 5);
-        assert!(node.log().contains("the authority can't be used"), "{}", node.log());
+        assert!(node.log().contains("the CA can't be used"), "{}", node.log());
     }
 
     async fn another_authority_takes_over_from_one_that_is_down(engine: Engine) {
