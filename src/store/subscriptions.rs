@@ -15,6 +15,7 @@ mod managing;
 mod pending;
 mod progress;
 mod replay;
+mod states;
 
 use jiff::Timestamp;
 
@@ -32,6 +33,7 @@ pub use pending::PendingEvents;
 use pending::count_pending;
 pub use progress::{FailedEvent, Progress, Standing, Written};
 pub use replay::{Replay, Replayed};
+pub use states::{SUBSCRIPTION_STATES, SUBSCRIPTION_TRANSITIONS, SubscriptionEvent};
 
 /// How many subscriptions an account may have.
 ///
