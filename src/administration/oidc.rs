@@ -26,7 +26,7 @@ use super::visit::Visit;
 use crate::config::OidcConfig;
 use crate::error::Refusal;
 use crate::gate::Origin;
-use crate::oidc::{ATTEMPT_LIFETIME, BrowserAnswer, Identified, OidcError, SignInAttempt};
+use crate::oidc::{ATTEMPT_LIFETIME, BrowserResponse, Identified, OidcError, SignInAttempt};
 use crate::outbound::Target;
 use crate::reply::Reply;
 use crate::store::{AdminLink, Identity};
@@ -106,7 +106,7 @@ pub(super) async fn callback(area: &Area, visit: &Visit<'_>, _: &str) -> Result<
     let query = visit.head.uri.query().unwrap_or_default();
     let limited = visit.gate.attempt(visit.connection, visit.tenant, Sha256::digest(query).into());
     let limited = limited.inspect_err(|_| count(area, "limited"))?;
-    let answer = match BrowserAnswer::find(config, presented(visit), query) {
+    let answer = match BrowserResponse::find(config, presented(visit), query) {
         Ok(answer) => answer,
         Err(error) => {
             limited.failed();
@@ -203,7 +203,7 @@ fn failed(area: &Area, visit: &Visit<'_>, config: &OidcConfig, error: &OidcError
         OidcError::Unreachable(..) | OidcError::Status(..) | OidcError::Malformed(..) => {
             ("provider", StatusCode::BAD_GATEWAY, &problems.provider_failed)
         }
-        OidcError::ForeignAnswer | OidcError::NoCode | OidcError::RefusedCode => {
+        OidcError::ForeignResponse | OidcError::NoCode | OidcError::RefusedCode => {
             ("refused", StatusCode::BAD_REQUEST, &problems.sign_in_lost)
         }
         OidcError::Expired => ("refused", StatusCode::BAD_REQUEST, &problems.sign_in_expired),

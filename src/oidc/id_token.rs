@@ -1,8 +1,8 @@
-//! The ID token: its verification, and the claims about a person.
+//! The verification of an ID token.
 //!
 //! Owns every check of OpenID Connect Core 1.0, section 3.1.3.7. The library only verifies the signature, so that each
 //! refusal has its own reason, the time is a parameter, and keys are read as providers write them. Only asymmetric
-//! algorithms are accepted: with a symmetric one, whoever knows the client's secret could sign.
+//! algorithms are accepted: with a symmetric one, everyone who knows the client's secret could sign.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,18 +10,14 @@ use jiff::Timestamp;
 use jsonwebtoken::{Algorithm, crypto};
 use serde_json::Value;
 
+use super::claims::Claims;
 use super::keys::KeySet;
 use crate::config::OidcConfig;
-use crate::shown_text::{is_shown_as_it_is, is_valid_name, to_name};
 
 /// How far the clocks of the provider and of this node may differ, in seconds.
 ///
 /// Larger: expired tokens are accepted for longer. Smaller: sign-ins fail on nodes whose clocks are off.
 pub(super) const CLOCK_SKEW: i64 = 60;
-
-/// The longest e-mail address that is taken from a token, in characters. Larger: pages with absurd addresses. Smaller:
-/// long addresses are not shown.
-const MAX_TEXT: usize = 255;
 
 /// The algorithms that are accepted. `EdDSA` and `Ed25519` (RFC 9864) are one.
 const ALGORITHMS: [(&str, Algorithm); 10] = [
@@ -54,10 +50,10 @@ pub enum TokenFault {
     /// It needs an extension.
     #[error("it requires an extension (`crit`)")]
     Extension,
-    /// No key of the provider has its key id, or without one, made its signature.
+    /// No matching key.
     #[error("the provider has no such key")]
     UnknownKey,
-    /// The key with its key id can't have made its signature.
+    /// The key with its key id can't verify its signature.
     #[error(
         "the provider's key with its `kid` is malformed, too small or too large, or not for signatures by its algorithm"
     )]
@@ -86,7 +82,7 @@ pub enum TokenFault {
     /// It has expired.
     #[error("it has expired; compare the clocks")]
     Expired,
-    /// It is of the future.
+    /// Issued in the future.
     #[error("it was issued in the future; compare the clocks")]
     Future,
     /// It belongs to another sign-in.
@@ -95,29 +91,6 @@ pub enum TokenFault {
     /// It names no subject that can be shown.
     #[error("`sub` is missing, not a text, too long, or has invisible characters or blanks that can't be told apart")]
     Subject,
-}
-
-/// An accepted token.
-#[derive(Clone, Debug)]
-pub(super) struct Claims {
-    pub(super) subject: String,
-    /// What a person is recognized by on pages and in the audit log: the e-mail address if the provider has verified
-    /// it, or else the subject. Anyone may be able to choose everything else.
-    pub(super) email: String,
-    /// Shown next to a verified address.
-    pub(super) name: Option<String>,
-    /// Whether the e-mail address is verified.
-    is_verified: bool,
-    all: Value,
-}
-
-impl Claims {
-    /// A claim, if the token has it. `null` is none, and so is an e-mail address that the provider has not verified:
-    /// its users may be able to choose it.
-    pub(super) fn get(&self, name: &str) -> Option<&Value> {
-        let counts = name != "email" || self.is_verified;
-        self.all.get(name).filter(|value| counts && !value.is_null())
-    }
 }
 
 /// The head of a token, not yet verified.
@@ -192,32 +165,7 @@ fn check(claims: Value, config: &OidcConfig, nonce: &str, now: Timestamp) -> Res
     if claims["nonce"].as_str() != Some(nonce) {
         return Err(TokenFault::Nonce);
     }
-    // To the letter: a text that is cut or changed is another person's.
-    let subject = claims["sub"].as_str().filter(|sub| is_valid_name(sub)).ok_or(TokenFault::Subject)?.to_owned();
-    let is_verified = is_verified(&claims, config);
-    let address = claims["email"].as_str().map(str::trim).filter(|text| is_verified && is_plain(text));
-    let address = address.map(ToOwned::to_owned);
-    let name = claims["name"].as_str().and_then(to_name).filter(|name| !looks_like_an_address(name));
-    let (email, name) = match address {
-        Some(address) => (address, name),
-        None => (subject.clone(), None),
-    };
-    Ok(Claims { subject, email, name, is_verified, all: claims })
-}
-
-/// Whether the e-mail address is the person's. Some providers send `email_verified` as a text or a number, which may mean
-/// anything. Entra ID sends `xms_edov` in its place, if it is configured as an optional claim: the domain of the address
-/// is one that the directory has verified. It is documented as a boolean and also sent as a text. Where a token says
-/// nothing, nothing is verified, unless the operator vouches for the provider.
-fn is_verified(claims: &Value, config: &OidcConfig) -> bool {
-    let (verified, by_domain) = (&claims["email_verified"], &claims["xms_edov"]);
-    if !verified.is_null() {
-        return verified == true;
-    }
-    if config.is_entra() && !by_domain.is_null() {
-        return by_domain == true || by_domain == "1" || by_domain == "true";
-    }
-    config.emails_are_verified
+    Claims::of(claims, config).ok_or(TokenFault::Subject)
 }
 
 /// A `NumericDate` in seconds since 1970, which may have a fraction.
@@ -226,17 +174,6 @@ fn seconds(claims: &Value, claim: &'static str) -> Result<i64, TokenFault> {
     let rounded = |at: f64| at as i64;
     let value = &claims[claim];
     value.as_i64().or_else(|| value.as_f64().map(rounded)).ok_or(TokenFault::NoTime(claim))
-}
-
-/// Whether an address can be stored and shown as it is.
-fn is_plain(address: &str) -> bool {
-    let is_short = (1..=MAX_TEXT).contains(&address.chars().count());
-    is_short && !address.contains(char::is_whitespace) && is_shown_as_it_is(address)
-}
-
-/// Whether a name has one of the characters that are, or look like, the `@` of an address.
-fn looks_like_an_address(name: &str) -> bool {
-    name.contains(['@', '\u{FE6B}', '\u{FF20}'])
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Reads JSON Web Keys (RFC 7517, RFC 7518) as providers publish them, which is not always as the RFCs say: a number
 //! may have a sign byte or lack its leading zeros, Base64 may be padded or have the other alphabet, and a member may
-//! be `null` or empty. A set may contain keys of kinds that are not known here, which are skipped rather than make it unusable.
+//! be `null` or empty. Keys of unknown kinds in a set are skipped.
 
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
@@ -52,7 +52,7 @@ impl KeySet {
         }
     }
 
-    /// The keys that fit a token: those with its key id; if it or they have none, those that do not have another one.
+    /// The keys that fit a token: the keys with its key id, and keys without one; every key if the token has no key id.
     ///
     /// # Errors
     /// [`TokenFault::UnknownKey`], [`TokenFault::UnusableKey`] or [`TokenFault::TooManyKeys`]: there is no such key, it fits
@@ -78,7 +78,7 @@ fn says_nothing(member: &Value) -> bool {
     member.is_null() || member == "" || member.as_array().is_some_and(Vec::is_empty)
 }
 
-/// Reads a key for an algorithm; none if it is for something else, or malformed.
+/// Reads a key for an algorithm; `None` if it is for something else, or malformed.
 fn read(key: &Value, algorithm: Algorithm) -> Option<DecodingKey> {
     let (usage, operations, name) = (&key["use"], &key["key_ops"], &key["alg"]);
     let is_for_signatures = says_nothing(usage) || usage == "sig";
