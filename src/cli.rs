@@ -61,7 +61,7 @@ enum Command {
     Migrate(migrate::MigrateArgs),
     /// Load NDJSON into a tenant's database: all of the file, or nothing.
     Import(import::ImportArgs),
-    /// Rebuild the search tables of a tenant where they are out of date, after text was written by SQL.
+    /// Rebuild out-of-date search tables of a tenant, after text was written by SQL.
     Reindex(import::ReindexArgs),
     /// Create, rotate, list and revoke API tokens.
     #[command(subcommand)]

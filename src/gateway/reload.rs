@@ -127,7 +127,7 @@ impl Reloader {
         let refused = |faults: String| {
             metrics.reloads.with_label_values(&["refused"]).inc();
             metrics.last_reload_successful.set(0);
-            tracing::error!(faults, "the changed configuration is refused; the one before it goes on");
+            tracing::error!(faults, "invalid configuration ignored; the previous one stays in effect");
         };
         let registered = match &self.following {
             Some(following) => {

@@ -153,7 +153,7 @@ impl DatabaseMetrics {
             ),
             wrong: registrar.gauge(
                 "formgate_database_wrong_rows",
-                "Rows that searches read and that were derived wrongly when they were last counted.",
+                "Rows of search tables that were inconsistent when they were last counted.",
             ),
         };
         // Initialized to 0, so that an alert can see the first failure as an increase.

@@ -45,7 +45,7 @@ pub struct Checked {
     identity: Option<String>,
 }
 
-/// Why a change can't be made.
+/// Why a change is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum EditRefused {
     /// The text has faults.
@@ -59,7 +59,7 @@ pub enum EditRefused {
     /// It is too large, or wants what the gateway has.
     #[error("{message}")]
     Unfit {
-        /// The key that is at fault; none for all of it.
+        /// The faulty key; `None` for the whole change.
         key: &'static str,
         /// In a few words.
         message: String,

@@ -26,7 +26,7 @@ const READ_AT_ONCE: u32 = 20_000;
 const WRITE_LIMIT: Duration = Duration::from_secs(2);
 
 impl Following {
-    /// Which node looks after which tenant.
+    /// Which node keeps which tenant.
     #[must_use]
     pub fn keepers(&self) -> &Arc<Keepers> {
         &self.keepers
@@ -43,7 +43,7 @@ impl Following {
         self.shares_changed.notified().await;
     }
 
-    /// How many tenants this node looks after.
+    /// How many tenants this node keeps.
     #[must_use]
     pub fn kept(&self) -> KeptTenants {
         *self.kept.load_full()
@@ -56,7 +56,7 @@ impl Following {
         self.changed.notify_one();
     }
 
-    /// Notes whether this node can look after tenants, so that another one does if it can't.
+    /// Notes whether this node can keep tenants; if not, another node does.
     pub fn note_able<'t>(&self, tenants: impl IntoIterator<Item = (&'t Arc<str>, bool)>) {
         if self.keepers.note_able(tenants) {
             self.changed.notify_one();
@@ -110,7 +110,7 @@ impl Following {
         self.changed.notify_one();
     }
 
-    /// Follows which nodes look after tenants, and which tenants have subscriptions: the last change of these has a number.
+    /// Follows which nodes keep tenants, and which tenants have subscriptions: the last change of these has a number.
     pub(super) async fn follow_shares(
         &self,
         registry: &Registry,
@@ -125,11 +125,11 @@ impl Following {
             let mark = list.as_ref().map(|(mark, _)| mark.clone());
             if own != mark {
                 let list = list.as_ref().map(|(mark, list)| (mark.as_str(), list.as_slice()));
-                // A registry that takes no writes is followed nevertheless, and reported by the beat.
+                // A registry without write access is still followed, and the beat reports it.
                 if let Err(error) = registry.write_unable(self.node.id(), list).await {
                     tracing::debug!(
                         cause = with_causes(&error),
-                        "the registry does not take what this node looks after"
+                        "could not write to the registry which tenants this node can keep"
                     );
                 }
             }
@@ -145,7 +145,10 @@ impl Following {
         if !unwritten.is_empty()
             && let Err(error) = registry.write_subscribed(&unwritten).await
         {
-            tracing::debug!(cause = with_causes(&error), "the registry does not take which tenants have subscriptions");
+            tracing::debug!(
+                cause = with_causes(&error),
+                "could not write to the registry which tenants have subscriptions"
+            );
             self.subscribed.keep_unwritten(unwritten);
         }
         self.read_subscribed(registry, followed, number).await
