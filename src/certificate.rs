@@ -192,12 +192,32 @@ pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, Certifica
     let text = regular_file::read(path, MAX_PEM)
         .map_err(|source| CertificateError::CertificateUnreadable { path: path.to_owned(), source })?;
     let text = strip_byte_order_mark(&text);
-    let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(text).collect();
-    chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(|| CertificateError::NoCertificate {
+    parse_chain(text).ok_or_else(|| CertificateError::NoCertificate {
         path: path.to_owned(),
         source: Contents::in_place_of_certificate(text),
     })
 }
+
+/// Every certificate of a PEM text, in its order. `None` if there is none, or a damaged one. Two older labels of OpenSSL
+/// are read too; what follows a certificate in a section `TRUSTED CERTIFICATE` is left out.
+#[must_use]
+pub fn parse_chain(text: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+    // The parser passes over sections with other labels, so that a leaf would be missing without a fault.
+    let text = String::from_utf8_lossy(text);
+    let text = OLD_LABELS.iter().fold(text, |text, old| match text.contains(old) {
+        true => text.replace(&format!(" {old}-----"), " CERTIFICATE-----").into(),
+        false => text,
+    });
+    let read: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+    let only = |der: CertificateDer<'static>| match x509_parser::parse_x509_certificate(&der) {
+        Ok((rest @ [_, ..], _)) => der[..der.len() - rest.len()].to_vec().into(),
+        _ => der,
+    };
+    read.ok().filter(|chain| !chain.is_empty()).map(|chain| chain.into_iter().map(only).collect())
+}
+
+/// Labels of certificates that OpenSSL reads and RFC 7468 no longer has.
+const OLD_LABELS: [&str; 2] = ["X509 CERTIFICATE", "TRUSTED CERTIFICATE"];
 
 /// Reads a key: the first PKCS #8, PKCS #1 or SEC 1 section of a PEM file.
 ///

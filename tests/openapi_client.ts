@@ -52,6 +52,14 @@ check(group.data?.result === "created" && group.data.members.attached === 1, "a 
 const gone = await client.DELETE("/group/{id}", { params: { path: { id: group.data.data.id } } });
 check(gone.data?.deleted, "the group is deleted");
 
+const changes = await client.GET("/submission/changes", { params: { query: { limit: 5 } } });
+for (const change of changes.data?.data ?? []) {
+  // The type says whether there is a submission.
+  check(change.type === "deleted" || change.submission.id === change.id, "a change");
+}
+const event: components["schemas"]["Replay"] = { event: "evt_1" };
+check("event" in event, "a replay has one of four forms");
+
 const made = await client.POST("/subscribe", { body: { target_url: "https://hooks.example.com/ts" } });
 check(made.data, "a subscription");
 const ended = await client.DELETE("/subscribe/{id}", { params: { path: { id: made.data.data.id } } });

@@ -7,7 +7,7 @@
 use std::fmt::{self, Display};
 use std::mem;
 
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
@@ -47,8 +47,8 @@ impl<'b> Body<'b> {
         Ok(body)
     }
 
-    /// Parses a body; an empty one counts as an empty object. If a key is repeated, the last value counts, as in most
-    /// JSON parsers (RFC 8259, section 4).
+    /// Parses a body. An empty one counts as an empty object, and so do `null` and `[]`, which is what PHP writes for an
+    /// object without keys. If a key is repeated, the last value counts, as in most JSON parsers (RFC 8259, section 4).
     ///
     /// # Errors
     /// [`Refusal::Invalid`] on `body` for malformed JSON, invalid UTF-8, nesting deeper than 127, and anything but an
@@ -60,7 +60,7 @@ impl<'b> Body<'b> {
         }
         let text = str::from_utf8(bytes).map_err(|error| malformed(&error))?;
         let mut json = serde_json::Deserializer::from_str(text);
-        let body = json.deserialize_map(BodyVisitor { known }).and_then(|body| json.end().map(|()| body));
+        let body = json.deserialize_any(BodyVisitor { known }).and_then(|body| json.end().map(|()| body));
         body.map_err(|error| match error.classify() {
             Category::Data => Faults::single("body", "The body must be a JSON object."),
             _ => malformed(&error),
@@ -108,6 +108,17 @@ impl<'b> Visitor<'b> for BodyVisitor<'_> {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Body<'b>, E> {
+        Ok(Body::default())
+    }
+
+    fn visit_seq<A: SeqAccess<'b>>(self, mut items: A) -> Result<Body<'b>, A::Error> {
+        match items.next_element::<IgnoredAny>()? {
+            None => Ok(Body::default()),
+            Some(_) => Err(Error::invalid_type(Unexpected::Seq, &self)),
+        }
     }
 
     fn visit_map<A: MapAccess<'b>>(self, mut map: A) -> Result<Body<'b>, A::Error> {

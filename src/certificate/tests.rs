@@ -103,6 +103,26 @@ fn a_key_that_is_encrypted_or_too_weak_is_named_with_the_remedy() {
 }
 
 #[test]
+fn older_labels_are_read_and_what_openssl_adds_to_a_certificate_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let issued = issue(&["a.example"]);
+    let (chain, key) = (issued.cert.pem(), issued.signing_key.serialize_pem());
+    let file = folder.path().join("trusted.pem");
+    let mut openssl = std::process::Command::new("openssl");
+    openssl.args(["x509", "-trustout", "-addtrust", "serverAuth", "-out"]).arg(&file);
+    let mut openssl = openssl.stdin(std::process::Stdio::piped()).spawn().expect("openssl is installed");
+    std::io::Write::write_all(&mut openssl.stdin.take().unwrap(), chain.as_bytes()).unwrap();
+    assert!(openssl.wait().unwrap().success());
+    let trusted = fs::read_to_string(file).unwrap();
+    assert!(trusted.starts_with("-----BEGIN TRUSTED CERTIFICATE-----"), "{trusted}");
+    for text in [trusted, chain.replace(" CERTIFICATE-", " X509 CERTIFICATE-")] {
+        let files = write(folder.path(), &format!("{text}{chain}"), &key);
+        let read = read(&files).unwrap();
+        assert_eq!(read.key.cert, [issued.cert.der().clone(), issued.cert.der().clone()], "{text}");
+    }
+}
+
+#[test]
 fn a_file_of_another_kind_is_distinguished_from_a_damaged_one() {
     let folder = tempfile::tempdir().unwrap();
     let issued = issue(&["a.example"]);

@@ -29,6 +29,7 @@ use crate::import::{self, OnFault};
 use crate::store::{self, AdminLink, AdminRole, Events, PageRequest, Reach, Store};
 use crate::systemd::InheritedSockets;
 use crate::tenant::sign_in_link;
+use crate::tenant::token::PresentedToken;
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
@@ -63,8 +64,8 @@ pub(super) async fn run(command: &DemoArgs) -> Result<()> {
     let stop = StopSignals::new()?;
     let running = start(&config).await?;
     on_store(acme, async |store| Ok(receiver.subscribe(store, &config.gateway.webhooks.seals).await?)).await?;
-    let acme = DemoAccount { tenant: acme, token: make_token(acme).await? };
-    let globex = DemoAccount { tenant: globex, token: make_token(globex).await? };
+    let acme = DemoAccount { tenant: acme, token: token_of(&folder, acme).await? };
+    let globex = DemoAccount { tenant: globex, token: token_of(&folder, globex).await? };
     let address = *running.addresses().first().expect("a gateway listens somewhere");
     let gateway = GatewayConfig { public_port: Some(address.port()), ..config.gateway.clone() };
     let link = match gateway.administration_url(&acme.tenant.address) {
@@ -72,7 +73,8 @@ pub(super) async fn run(command: &DemoArgs) -> Result<()> {
         // A folder of an earlier version.
         None => None,
     };
-    let places = calls::Places { address, metrics: running.admin_address(), receiver: receiver.url(), link };
+    let operator = config.gateway.operator.is_some().then(|| folder.operator_socket());
+    let places = calls::Places { address, metrics: running.admin_address(), receiver: receiver.url(), link, operator };
     print(&calls::show(&folder, &places, &acme, &globex)?)?;
     serve::serve_until_stopped(running, stop).await?;
     // Whoever serves the folder next has no receiver at this port.
@@ -107,8 +109,20 @@ async fn start(config: &Config) -> Result<Running> {
     })
 }
 
-async fn make_token(tenant: &TenantConfig) -> Result<String> {
-    on_store(tenant, async |store| Ok(token::create(store, "Demo", None).await?.expose().to_owned())).await
+/// The token of an earlier demo in this folder if it is accepted still, otherwise a new one.
+async fn token_of(folder: &DemoFolder, tenant: &TenantConfig) -> Result<String> {
+    let kept = folder.read_token(&tenant.slug).and_then(|text| PresentedToken::parse(&text));
+    on_store(tenant, async |store| {
+        if let Some(kept) = kept
+            && store.find_token(kept.digest().as_bytes(), Timestamp::now()).await?.is_some()
+        {
+            return Ok(kept.expose().to_owned());
+        }
+        let token = token::create(store, "Demo", None).await?.expose().to_owned();
+        folder.write_token(&tenant.slug, &token)?;
+        Ok(token)
+    })
+    .await
 }
 
 /// A link into the administration area that signs in one of the sample users.

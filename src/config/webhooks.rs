@@ -8,11 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 
 use super::context::LoadContext;
 use super::problem::Problem;
 use super::table::{StringValue, TableReader};
+use crate::certificate::parse_chain;
 use crate::outbound::{AllowedTarget, Settings};
 use crate::regular_file::{self, MAX_PEM};
 use crate::seal::{SealKey, Seals};
@@ -200,9 +200,7 @@ pub(super) fn read_authorities(
 fn authorities_of(file: &Path) -> Result<Vec<CertificateDer<'static>>, (&'static str, Option<String>)> {
     let read = regular_file::read(file, MAX_PEM);
     let text = read.map_err(|error| ("can't read the certificate authorities", Some(error.to_string())))?;
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let authorities = read.ok().filter(|authorities| !authorities.is_empty());
-    let authorities = authorities.ok_or(("no certificate in PEM form", None))?;
+    let authorities = parse_chain(&text).ok_or(("no certificate in PEM form", None))?;
     let unusable = authorities.iter().position(|authority| webpki::anchor_from_trusted_cert(authority).is_err());
     match unusable {
         Some(at) => Err(("a certificate authority is malformed", Some(format!("it is number {}", at + 1)))),

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
@@ -47,6 +48,8 @@ pub(super) struct Places<'d> {
     pub(super) receiver: &'d str,
     /// A link into the administration area.
     pub(super) link: Option<String>,
+    /// The socket of the operator API.
+    pub(super) operator: Option<PathBuf>,
 }
 
 /// The complete output.
@@ -56,7 +59,7 @@ pub(super) fn show(
     acme: &DemoAccount<'_>,
     globex: &DemoAccount<'_>,
 ) -> Result<String> {
-    let Places { address, metrics, receiver, link } = places;
+    let Places { address, metrics, receiver, link, operator } = places;
     let port = address.port();
     let mut text = "formgate serves two tenants with sample data.\n\n".to_owned();
     for DemoAccount { tenant, token } in [acme, globex] {
@@ -65,14 +68,18 @@ pub(super) fn show(
     text += &format!("{:14}{}\n", "Configuration", folder.config().display());
     if let Some(link) = link {
         text += &format!(
-            "{:14}{link}\n{:14}signs in to the administration area of {}, once\n",
-            "Sign-in link", "", acme.tenant.name
+            "{:14}{link}\n{:14}signs in to the administration area of {}, once; the browser warns of the\n\
+             {:14}certificate, which the demo issued itself: proceed\n",
+            "Sign-in link", "", acme.tenant.name, ""
         );
     }
     if let Some(metrics) = metrics {
         text += &format!("{:14}http://{metrics}/metrics\n", "Metrics");
     }
     text += &format!("{:14}{receiver} prints those of {}\n", "Webhooks", acme.tenant.name);
+    if let Some(operator) = operator {
+        text += &format!("{:14}{} adds and removes accounts\n", "Operator API", operator.display());
+    }
     text += "\nPaste any of these into another terminal:\n\n";
 
     let certificate = folder.certificate();
@@ -86,12 +93,23 @@ pub(super) fn show(
         let database = quoted(database.to_str().context("the folder's path must be UTF-8")?);
         text += &format!("# {CHANGE_ABOUT}\nsqlite3 {database} \\\n  \"{CHANGE}\"\n\n");
     }
+    if let Some(operator) = operator {
+        let socket = quoted(operator.to_str().context("the folder's path must be UTF-8")?);
+        text += &format!("# {SIGN_UP_ABOUT}\ncurl -X PUT --unix-socket {socket} \\\n  {SIGN_UP}\n\n");
+    }
     text += if folder.is_temporary() { "Ctrl-C stops, and removes everything." } else { "Ctrl-C stops." };
     Ok(text)
 }
 
-const CHANGE_ABOUT: &str =
-    "A change by SQL, as by a forms product that knows nothing of formgate: its webhook is printed here within 2 s.";
+const CHANGE_ABOUT: &str = "A change by SQL, as by a forms product that knows nothing of formgate: its webhook is printed \
+                            here within 2 s. Needs the program sqlite3.";
+
+const SIGN_UP_ABOUT: &str = "A further account, as your product adds it at sign-up: its database, and a first token.";
+
+const SIGN_UP: &str = concat!(
+    r#"-d '{"name": "Initech", "address": "initech.localhost", "database": "sqlite:initech.db"}' \"#,
+    "\n  'http://operator/v1/tenants/initech?migrate=1&token=First&wait=5'"
+);
 
 const CHANGE: &str = "UPDATE submissions SET status = 'approved', \
                       updated_at = strftime('%s', 'now') * 1000000 WHERE id = 2009";

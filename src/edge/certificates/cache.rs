@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use futures_util::FutureExt;
 use moka::future::Cache as Moka;
+use moka::ops::compute::Op;
 
 use super::loader::{LoadedCertificate, Loader, Origin, ServedCertificate};
 use crate::certificate::CertificateError;
@@ -145,11 +146,22 @@ impl Cache {
         for some in all.chunks(COMPARE_BATCH) {
             for held in self.loader.changed(some.to_vec()).await {
                 if let Some(renewed) = self.loader.renew(&held).await {
-                    self.held.insert(held.origin().clone(), Arc::new(renewed)).await;
+                    self.replace(&held, Arc::new(renewed)).await;
                     self.evict().await;
                 }
             }
         }
+    }
+
+    /// Replaces a certificate, unless another one has replaced it meanwhile: that one may be valid where `renewed`, which
+    /// was compared with the one before it, is not. What differs from the files still is compared when it is due.
+    async fn replace(&self, held: &Arc<LoadedCertificate>, renewed: Arc<LoadedCertificate>) {
+        let entry = self.held.entry_by_ref(held.origin());
+        let replace = |current: Option<moka::Entry<Origin, Arc<LoadedCertificate>>>| {
+            let is_current = current.is_some_and(|current| Arc::ptr_eq(current.value(), held));
+            std::future::ready(if is_current { Op::Put(renewed) } else { Op::Nop })
+        };
+        entry.and_compute_with(replace).await;
     }
 
     /// Evicts what exceeds the bound now and not at the next access, and updates the metrics.

@@ -23,7 +23,7 @@ use tokio_rustls::client::TlsStream;
 use super::fixture::Fixture;
 
 /// Longer than anything that a test waits for, so that the test fails instead of hanging.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Fails a test that waits in vain.
 pub(super) async fn soon<T>(what: impl Future<Output = T>) -> T {

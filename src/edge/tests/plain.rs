@@ -69,7 +69,7 @@ async fn a_silent_peer_is_closed_without_tls_too() {
         let fixture = plain(speaks, short).await;
         let began = Instant::now();
         assert_eq!(exchange(fixture.address, "").await, "", "{speaks:?}");
-        assert!(began.elapsed() >= SHORT && began.elapsed() < 5 * SHORT, "{speaks:?} after {:?}", began.elapsed());
+        assert!(began.elapsed() >= SHORT, "{speaks:?} after {:?}", began.elapsed());
     }
 }
 

@@ -75,6 +75,11 @@ impl Demo {
         found.unwrap_or_else(|| panic!("no call `{about}` in\n{}", self.printed)).1
     }
 
+    /// Acme's token.
+    fn token(&self) -> &str {
+        self.printed.lines().find_map(|line| line.trim().strip_prefix("token ")).expect("Acme's is first")
+    }
+
     /// Asks it to stop, and waits.
     fn stop(mut self) {
         self.child.signal("INT");
@@ -123,14 +128,14 @@ fn every_printed_call_works_as_pasted() {
     let temporary = folder::temporary("demo");
     let dir = temporary.path().join("it's a demo");
     let demo = Demo::start(&["--dir", dir.to_str().unwrap()], temporary.path());
-    assert_eq!(demo.calls().len(), 11, "each is tried here:\n{}", demo.printed);
+    assert_eq!(demo.calls().len(), 12, "each is tried here:\n{}", demo.printed);
     for (file, expected) in [("", 0o700), ("acme.db", 0o600), ("globex.db", 0o600), ("certificate.key", 0o600)] {
         let mode = dir.join(file).metadata().expect("the demo keeps it").permissions().mode() & 0o777;
         assert_eq!(mode, expected, "{file:?}");
     }
 
     let me = paste(demo.call("Whose token is it?")).to_lowercase();
-    for expected in [" 200", "x-ratelimit-limit: 60", "x-ratelimit-remaining: 59", "welcome to acme"] {
+    for expected in [" 200", "x-ratelimit-limit: 600", "x-ratelimit-remaining: 599", "welcome to acme"] {
         assert!(me.contains(expected), "{expected}:\n{me}");
     }
     assert_eq!(ids(&paste_for_json(demo.call("The active forms"))), ["for_1", "for_2", "for_4", "for_5"]);
@@ -167,6 +172,12 @@ fn every_printed_call_works_as_pasted() {
     assert_eq!((&event["type"], &event["account"]), acme, "{webhook}\n{}", change_log(&dir.join("acme.db")));
     assert_eq!(event["data"]["status"], "approved");
 
+    let added = paste_for_json(demo.call("A further account"));
+    let token = added["token"]["token"].as_str().expect("its first token");
+    let initech = demo.call("Whose token is it?").replace("acme.localhost", "initech.localhost");
+    let initech = paste(&initech.replace(demo.token(), token));
+    assert!(initech.contains("Welcome to Initech"), "{initech}");
+
     let link =
         demo.printed.lines().find_map(|line| line.strip_prefix("Sign-in link")).expect("where to sign in").trim();
     let origin = link.split_once("/admin/").expect("a link into the area").0;
@@ -183,26 +194,36 @@ fn every_printed_call_works_as_pasted() {
 }
 
 #[test]
-fn a_second_demo_in_the_folder_keeps_data_and_certificate_and_makes_new_tokens() {
+fn a_second_demo_in_the_folder_keeps_data_certificate_and_tokens_that_are_accepted() {
     let temporary = folder::temporary("demo");
     let dir = temporary.path().join("demo");
     let start = || Demo::start(&["--dir", dir.to_str().unwrap()], temporary.path());
     let certificate = || fs::read(dir.join("certificate.pem")).expect("a demo has a certificate");
     let config = dir.join("tenants.toml");
 
-    start().stop();
+    let demo = start();
+    let token = demo.token().to_owned();
+    let refused = formgate(&["demo", "--listen", "127.0.0.1:0", "--dir", dir.to_str().unwrap()]);
+    assert!(refused.code == 1 && refused.stderr.contains("another demo runs in"), "{}", refused.stderr);
+    demo.stop();
     let first = certificate();
     let changed = fs::read_to_string(&config).unwrap().replace("\"Acme\"", "\"Acme & Sons\"");
     fs::write(&config, changed).unwrap();
 
     let demo = start();
-    assert_eq!(certificate(), first);
+    assert_eq!((certificate(), demo.token()), (first, &*token));
     assert!(paste(demo.call("Whose token is it?")).contains("Welcome to Acme & Sons"));
     demo.stop();
     let config = config.to_str().unwrap();
     let tokens = formgate(&["token", "list", "--config", config, "--tenant", "globex", "--json"]);
     let tokens: Value = serde_json::from_str(&tokens.stdout).expect("a list in JSON");
-    assert_eq!(tokens.as_array().map(Vec::len), Some(2));
+    assert_eq!(tokens.as_array().map(Vec::len), Some(1));
+    let revoked = formgate(&["token", "revoke", "--config", config, "--tenant", "acme", "1"]);
+    assert_eq!(revoked.code, 0, "{}", revoked.stderr);
+    let demo = start();
+    assert_ne!(demo.token(), token, "one that is revoked is replaced");
+    assert!(paste(demo.call("Whose token is it?")).contains("Welcome to Acme & Sons"));
+    demo.stop();
     assert_eq!(formgate(&["check", "--config", config]).code, 0);
 }
 

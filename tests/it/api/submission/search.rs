@@ -170,7 +170,7 @@ on_both_databases! {
         let world = World::new(9, 0, 30);
         let account = account(engine, &world.ndjson());
         let everything = world.search(&json!({})).len();
-        for body in ["", " ", "{}", r#"{"forms": [], "search": null, "terms": {}}"#] {
+        for body in ["", " ", "{}", "null", "[ ]", r#"{"forms": [], "search": null, "terms": {}}"#] {
             let answer = account.client.post("/api/v1/submission").body(body).send().await;
             assert_eq!(answer.json()["meta"]["total"], everything, "{body:?}");
         }

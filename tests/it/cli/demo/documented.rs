@@ -31,10 +31,9 @@ impl Served {
     fn start() -> Self {
         let temporary = folder::temporary("demo");
         let demo = Demo::start(&["--dir", temporary.path().join("demo").to_str().unwrap()], temporary.path());
-        let token = demo.printed.lines().find_map(|line| line.trim().strip_prefix("token ")).expect("Acme's is first");
         let (_, rest) = demo.printed.split_once("acme.localhost:").expect("the URL of Acme");
         let (port, _) = rest.split_once('/').expect("a path");
-        Self { token: token.to_owned(), port: port.to_owned(), demo, temporary }
+        Self { token: demo.token().to_owned(), port: port.to_owned(), demo, temporary }
     }
 
     fn certificate(&self) -> String {
@@ -46,7 +45,7 @@ impl Served {
         document
             .replace("fg_…", &self.token)
             .replace("acme.localhost:8443", &format!("acme.localhost:{}", self.port))
-            .replace("/tmp/formgate-demo/certificate.pem", &self.certificate())
+            .replace("/tmp/formgate-demo", self.temporary.path().join("demo").to_str().unwrap())
     }
 
     /// Every answer to a call, one for each page that it asks for.
@@ -54,7 +53,7 @@ impl Served {
         let document = self.filled_in(document);
         let exports: Vec<&str> = document.lines().filter(|line| line.starts_with("export ")).collect();
         assert_eq!(exports.len(), 3);
-        let script = format!("{}\n{call}", exports.join("\n"));
+        let script = format!("{}\n{}", exports.join("\n"), self.filled_in(call));
         let [program, option] = shell;
         let mut command = Command::new(program);
         command.args([option, "-c", &script]).current_dir(self.temporary.path()).env("HOME", self.temporary.path());
@@ -88,7 +87,7 @@ fn calls(document: &str) -> Vec<String> {
 fn every_call_of_the_readme_works_in_bash_zsh_and_fish() {
     let served = Served::start();
     let calls = calls(README);
-    assert_eq!(calls.len(), 5);
+    assert_eq!(calls.len(), 6);
     for shell in SHELLS {
         for call in &calls {
             served.paste(shell, README, call);
