@@ -423,7 +423,7 @@ impl Running {
         // Concurrently: a database that hangs must not hold up the others.
         let closed = join_all(directory.tenants().map(|tenant| tenant.database.close()));
         if timeout(CLOSE_LIMIT, closed).await.is_err() {
-            tracing::warn!("some database connections were not closed in time; they are cut");
+            tracing::warn!("some database connections were not closed in time; aborting them");
         }
         drained
     }

@@ -228,7 +228,8 @@ impl Pipeline {
         check_size(head, &self.limits)?;
         check_method(&head.method)?;
         if let Some(area) = &context.area {
-            let webhooks = WebhookTools { tests: &self.webhook_tests, seals: &self.seals, changes: &self.subscription_changes };
+            let webhooks =
+                WebhookTools { tests: &self.webhook_tests, seals: &self.seals, changes: &self.subscription_changes };
             let (tenant, authority, domains) = (&tenant, &authority, self.domains.as_deref());
             let rows = &RowMemory::new(MemoryShare::new(&self.memory, &tenant.memory));
             let visit = Visit { gate: &self.gate, connection, tenant, authority, head, webhooks, domains, rows };

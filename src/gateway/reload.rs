@@ -132,7 +132,7 @@ impl Reloader {
         let registered = match &self.following {
             Some(following) => {
                 let Some(followed) = following.hold(REGISTRY_LIMIT).await else {
-                    refused("the registry stopped answering while a change of it was read".to_owned());
+                    refused("the registry stopped responding while a change was read".to_owned());
                     return Err(Box::default());
                 };
                 Some(Registered { followed, following: Arc::clone(following) })

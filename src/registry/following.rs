@@ -331,7 +331,7 @@ impl Following {
             tracing::warn!(
                 revision = head.revision,
                 before = followed.head.revision,
-                "the registry was restored; all of it is read"
+                "registry was restored; reading all of it"
             );
             let rows;
             (head, rows) = read_whole(registry).await?;
@@ -502,7 +502,7 @@ impl Following {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match (&state.away, &away) {
             (None, Some(cause)) => tracing::error!(cause, "registry unavailable; serving the last known tenants"),
-            (Some(_), None) => tracing::info!("the registry is followed again"),
+            (Some(_), None) => tracing::info!("registry available again"),
             _ => {}
         }
         state.away = away;

@@ -131,7 +131,7 @@ impl Presence {
                 let cause = with_causes(error);
                 tracing::error!(cause, "cannot write to the registry; `?wait=` no longer waits for this node");
             }
-            Ok(()) if self.is_faulty => tracing::info!("the registry takes writes of this node again"),
+            Ok(()) if self.is_faulty => tracing::info!("the registry accepts writes of this node again"),
             _ => {}
         }
         self.is_faulty = outcome.is_err();

@@ -208,7 +208,7 @@ impl Snapshot {
                 let cause = with_causes(error);
                 tracing::warn!(file = ?self.location, cause, "cannot write the registry snapshot");
             }
-            Ok(()) if self.failed_at.is_some() => tracing::info!("a snapshot of the registry is kept again"),
+            Ok(()) if self.failed_at.is_some() => tracing::info!("registry snapshots are written again"),
             _ => {}
         }
         self.failed_at = outcome.is_err().then(Instant::now);

@@ -77,10 +77,7 @@ impl Following {
             let (gone, kept) = self.certificates.keep_valid(&listed);
             let certificates = refused + kept;
             if certificates > 0 {
-                tracing::warn!(
-                    certificates,
-                    "the registry lacks certificates that are valid; this node serves them on"
-                );
+                tracing::warn!(certificates, "the registry lacks valid certificates; this node still serves them");
             }
             if let Some(snapshot) = &mut followed.snapshot {
                 snapshot.remove_certificates(&gone).await;

@@ -100,10 +100,7 @@ impl Following {
             Ok(Ok(())) => {}
             outcome => {
                 let cause = outcome.ok().and_then(Result::err).map(|error| with_causes(&error));
-                tracing::debug!(
-                    cause,
-                    "the registry did not take which tenants have subscriptions; it is written again"
-                );
+                tracing::debug!(cause, "could not write to the registry which tenants have subscriptions; retrying");
                 self.subscribed.keep_unwritten(tenants);
             }
         }

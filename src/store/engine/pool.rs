@@ -240,7 +240,14 @@ impl Pool {
             };
             match self.open(permit).await {
                 Ok((session, permit)) => {
-                    return Ok(PooledConnection::new(self, session, permit, share, breaker_permit, ConnectionSource::Opened));
+                    return Ok(PooledConnection::new(
+                        self,
+                        session,
+                        permit,
+                        share,
+                        breaker_permit,
+                        ConnectionSource::Opened,
+                    ));
                 }
                 Err(OpenError::ServerFull) => {}
                 Err(OpenError::ReadOnly(file, error)) => {

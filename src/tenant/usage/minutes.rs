@@ -172,7 +172,7 @@ impl SharedMinutes {
             }
             Err(failure) => failure.to_string(),
         };
-        tracing::debug!(cause, "usage by the minute was not published; it is tried again");
+        tracing::debug!(cause, "could not publish usage by the minute; retrying");
         for (changed, minutes) in taken {
             if changed.tokens.usage.put_back(&minutes) {
                 self.changed().push(changed.clone());
