@@ -72,7 +72,7 @@ enum Command {
     /// Add, show, check and remove domains of tenants.
     #[command(subcommand)]
     Domain(domain::DomainCommand),
-    /// Show what the certificate authorities allow, and what many certificates need.
+    /// Show what the CAs allow, and what many certificates need.
     #[command(subcommand)]
     Acme(acme::AcmeCommand),
     /// Change the key that seals the keys of certificates.

@@ -2,7 +2,7 @@
 //!
 //! Owns its routes, its callers and its responses. A change is checked by the code that checks files
 //! ([`crate::registry::editing`]), written to the registry, and served by every node that follows it. Tenants of files
-//! can be looked at here and not changed.
+//! can only be read here.
 //!
 //! - [`ENDPOINTS`]: every endpoint on one page.
 //! - `caller`: who calls, over a socket or with a token.

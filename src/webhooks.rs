@@ -126,7 +126,7 @@ impl Webhooks {
         self.0.first_survey.cancelled().await;
     }
 
-    /// Notes whether tenants have subscriptions, according to their databases. Those that do are watched from now on.
+    /// Notes whether tenants have subscriptions, according to their databases. Subscribed tenants are watched from now on.
     pub async fn note_subscribed(&self, found: &[(Arc<TenantConfig>, bool)]) {
         self.0.note_subscribed(found).await;
     }

@@ -28,7 +28,7 @@ pub(super) struct ReasonWords {
 }
 
 impl ReasonWords {
-    /// The words for a reason; none if nothing is wrong. `moment` writes an instant.
+    /// The words for a reason; `None` if nothing is wrong. `moment` writes an instant.
     pub(super) fn of(
         reason: &Reason,
         texts: &'static Texts,

@@ -1,4 +1,4 @@
-//! Signing in by a one-time link: one that a command made, or one that an OpenID provider's answer led to.
+//! Signing in by a one-time link, which a command or a sign-in at an OpenID provider has created.
 //!
 //! Opening a link shows a page with one button and uses up nothing: mail scanners and link previews open links too. The
 //! button redeems the link, once on whichever node that is. The address of the page is a secret, so it is never

@@ -57,7 +57,7 @@ impl Visit<'_> {
         self.connection.caller.map(shown_network)
     }
 
-    /// What the browser says that it is, shortened.
+    /// The `User-Agent` of the browser, shortened.
     pub(super) fn user_agent(&self) -> String {
         let agent = self.head.headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()));
         abbreviate(&agent.unwrap_or_default()).into_owned()

@@ -59,7 +59,7 @@ pub(super) struct AddArgs {
     /// The tenant.
     #[arg(long, value_name = "SLUG")]
     tenant: String,
-    /// How long to wait until a node has looked at it, if one is running.
+    /// How long to wait until a running node has checked it.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(..=600))]
     wait: u64,
     /// Print JSON, as the operator API does.
@@ -71,7 +71,7 @@ pub(super) struct AddArgs {
 pub(super) struct CheckArgs {
     #[command(flatten)]
     domain: DomainArgs,
-    /// How long to wait until a node has looked at it.
+    /// How long to wait until a node has checked it.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=600))]
     wait: u64,
 }

@@ -31,7 +31,7 @@ pub(super) enum WebhookCommand {
     Deliveries(DeliveriesArgs),
     /// Send events again.
     Replay(ReplayArgs),
-    /// Send the newest submission to the receiver now, marked as a test, and show what it answers.
+    /// Send the newest submission to the receiver now, marked as a test, and show its response.
     Test(OneArgs),
     /// Stop the delivery until it is resumed.
     Pause(OneArgs),

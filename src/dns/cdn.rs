@@ -38,7 +38,7 @@ pub(super) fn at(address: IpAddr) -> Option<&'static str> {
     })
 }
 
-/// The operator of the CDN that a name, without a trailing dot, leads to.
+/// The operator of the CDN that a name, without a trailing dot, points to.
 pub(super) fn named(name: &str) -> Option<&'static str> {
     CDNS.iter().find_map(|(operator, place)| match place {
         Place::Domain(domain) => {

@@ -68,7 +68,7 @@ pub(super) struct Pointing {
     /// The targets of its aliases, in order.
     pub(super) aliases: Vec<Name>,
     pub(super) end: End,
-    /// A server with another answer than the one that was followed.
+    /// A server whose answer differs from the followed one.
     pub(super) behind: Option<String>,
 }
 

@@ -81,7 +81,7 @@ impl Trouble {
     }
 }
 
-/// That keys can't be opened is logged when it changes, and reported by itself.
+/// The cause of an outcome. Keys that can't be opened are logged and reported elsewhere.
 fn cause(outcome: &Result<(), DomainsError>) -> Option<String> {
     match outcome {
         Ok(()) | Err(DomainsError::Unopened(_) | DomainsError::Damaged) => None,

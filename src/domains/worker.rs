@@ -282,7 +282,7 @@ impl Task for DomainWorker {
     }
 }
 
-/// Removes from the rows that are due, in their order, those that may begin now.
+/// Removes the rows that may begin now from those that are due, in their order.
 fn chosen<'b>(due: &mut Vec<DueDomain>, begun: impl Iterator<Item = &'b Working>) -> Vec<DueDomain> {
     let (mut asked, mut others) = (0, 0);
     let mut of_tenants: HashMap<String, usize> = HashMap::new();

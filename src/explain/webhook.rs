@@ -218,7 +218,7 @@ fn state(found: &InspectedSubscription, tenant: &TenantConfig) -> Finding {
     }
 }
 
-/// The body of a test; none if the submission is gone meanwhile.
+/// The body of a test; `None` if the submission was deleted.
 async fn test_body(
     store: &Store,
     tenant: &TenantConfig,

@@ -123,7 +123,7 @@ impl DatabaseMetrics {
             ),
             breakers_open: registrar.gauge(
                 "formgate_database_breakers_open",
-                "Tenants whose callers are refused since their database does not work.",
+                "Tenants whose callers are refused because their database fails.",
             ),
             breaker_trips: registrar
                 .counter("formgate_database_breaker_trips_total", "How often a tenant's callers began to be refused."),

@@ -132,7 +132,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let revision = registry.find(slug).await.map_err(after_write)?.map_or(revision, |row| row.revision);
     let left = wait.map(|wait| wait.saturating_sub(began.elapsed()));
     let behind = wait_for(call, registry, revision, &[slug], left).await.map_err(after_write)?;
-    // What was found meanwhile.
+    // What the check has found.
     let found = chosen(registry, &host, Some(slug)).await.map_err(after_write)?.or(domain);
     let data = match &found {
         Some(row) => describe(row, domains.config()),

@@ -250,7 +250,7 @@ pub(super) fn check_files(
         let served = directory.config(&tenant.config.slug);
         served.is_none_or(|served| served.database != tenant.config.database)
     };
-    // One that keeps its database was compared when it got it.
+    // A tenant that keeps its database was compared when it got it.
     if !wanted.iter().any(|tenant| is_new(&tenant)) {
         return Ok(());
     }

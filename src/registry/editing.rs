@@ -235,7 +235,7 @@ impl Checked {
         self.identity = Some(identity.as_str().to_owned());
     }
 
-    /// Fails if another tenant of the registry has something of it: before tables are made for it.
+    /// Fails if it conflicts with another tenant of the registry: before tables are created for it.
     ///
     /// # Errors
     /// [`WriteRefused::Taken`], [`WriteRefused::Store`].

@@ -169,7 +169,7 @@ impl Keepers {
         lock(&self.unable).contains(slug)
     }
 
-    /// What this node can't look after, with those of `refused`, and the mark of that list. None if it looks after none.
+    /// The tenants that this node can't keep, including `refused`, and the mark of that list. `None` if it keeps none.
     pub(super) fn own_list(&self, refused: impl Iterator<Item = String>) -> Option<(String, Vec<String>)> {
         if !self.is_keeping.load(Ordering::Acquire) {
             return None;

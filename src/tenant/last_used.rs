@@ -61,7 +61,7 @@ struct Uses {
 pub enum Due {
     /// Those of tokens not written for an hour. Their request has just ended.
     AfterRequest,
-    /// Those that were due an hour ago.
+    /// Uses that were due an hour ago.
     Afterwards,
     /// All.
     All,

@@ -19,7 +19,7 @@ const AT_ONCE: u32 = 200;
 
 /// How often the registry is asked again for the certificates of hosts whose own has expired since.
 ///
-/// Larger: one that was not valid before is served later. Smaller: the index is searched more often.
+/// Larger: a certificate that becomes valid is served later. Smaller: the index is searched more often.
 const EXPIRED_INTERVAL: Duration = Duration::from_mins(1);
 
 impl Following {

@@ -115,7 +115,7 @@ impl Following {
         nodes: Vec<KeepingNode>,
         number: i64,
     ) -> Result<(), StoreError> {
-        // One that only reads is a drill: it looks at everything by itself, whoever else there is.
+        // A node that only reads is a drill: it keeps all tenants, whatever other nodes exist.
         if self.config.is_written {
             let own = nodes.iter().find(|node| node.id == self.node.id()).map(|node| node.mark.clone());
             let list = self.keepers.own_list(followed.refused.keys().cloned());
@@ -160,7 +160,7 @@ impl Following {
         if number < followed.subscribed {
             self.forget_subscribed(followed);
         }
-        // That a tenant had no subscription when a backup was made says nothing about now.
+        // A tenant without subscriptions at the time of a backup may have some now.
         let is_restored = followed.subscribed == 0 && self.restores() > 0;
         while followed.subscribed < number {
             let rows = registry.subscribed_after(followed.subscribed, READ_AT_ONCE).await?;
@@ -214,7 +214,7 @@ impl SubscriptionLedger for Following {
         Box::pin(async move {
             let tenant = self.directory.load().config(slug).cloned();
             if let Some(tenant) = tenant.filter(|tenant| tenant.origin.is_registered()) {
-                // Also if it is known: nobody is to write the contrary meanwhile.
+                // Even if it is known, so that nothing overwrites it.
                 self.write_subscribed(vec![SubscribedTenants::record(&tenant, true)]).await;
             }
         })

@@ -49,13 +49,13 @@ impl Candidate {
         Self { id: id.to_owned(), hash: hash_of(id), unable: Arc::new(unable), mark }
     }
 
-    /// What the choice between nodes is made by: for a tenant, or for a server.
+    /// The subject of the choice between nodes: a tenant, or a server.
     fn weight(&self, of: u64) -> (u64, &str) {
         (weight(of, self.hash), &self.id)
     }
 }
 
-/// The duty of a node for a tenant, next to the `others` that look after tenants. If none can, each is tried. `server` is a hash
+/// The duty of a node for a tenant, given the `others` that keep tenants. If none can, each is tried. `server` is a hash
 /// of the tenant's database server, if it has one.
 pub(super) fn duty(own: &Candidate, others: &[Candidate], slug: &str, server: Option<u64>) -> Duty {
     let is_able = |node: &Candidate| !node.unable.contains(slug);
