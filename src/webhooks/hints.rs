@@ -12,7 +12,6 @@ use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use super::DeliveryContext;
-use super::watched::WatchedTenant;
 use crate::store::{CommitStamp, CountedBy, with_causes};
 
 /// How long a server may take to return its counters.
@@ -123,8 +122,12 @@ async fn compare_stamps(context: &DeliveryContext, slugs: Vec<Arc<str>>) {
         match stamp {
             None => context.watched.forget(&slug),
             Some(stamp) => {
-                let before = |tenant: &mut WatchedTenant| std::mem::replace(&mut tenant.hints.stamp, stamp);
-                let before = context.watched.lock().get_mut(&slug).map(before);
+                // Not within the condition, which would hold the lock that `note_written` takes.
+                let before = context
+                    .watched
+                    .lock()
+                    .get_mut(&slug)
+                    .map(|tenant| std::mem::replace(&mut tenant.hints.stamp, stamp));
                 if let Some(before) = before {
                     note(context, &slug, before, stamp);
                 }
@@ -177,10 +180,12 @@ async fn compare_writes(context: &DeliveryContext, by: &CountedBy, tenants: &[(A
     }
     for (slug, name) in tenants {
         let now = writes.get(name).copied();
-        let change =
-            |tenant: &mut WatchedTenant| Some(std::mem::replace(&mut tenant.hints.counter.as_mut()?.writes, now));
         // Not within the condition, which would hold the lock that `note_written` takes.
-        let before = context.watched.lock().get_mut(slug).and_then(change);
+        let before = context
+            .watched
+            .lock()
+            .get_mut(slug)
+            .and_then(|tenant| Some(std::mem::replace(&mut tenant.hints.counter.as_mut()?.writes, now)));
         if let Some(before) = before {
             note(context, slug, before, now);
         }
