@@ -92,7 +92,8 @@ impl Presence {
         self.is_faulty
     }
 
-    /// Writes how far this node has got, the first tenants that it can't read, and how many there are. Returns the beat, or `None` if the write may have failed.
+    /// Writes how far this node has got, the first tenants that it can't read, and how many there are. Returns the beat, or
+    /// `None` if the write may have failed.
     pub(super) async fn write(
         &mut self,
         registry: &Registry,
