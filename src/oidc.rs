@@ -27,7 +27,7 @@ use std::fmt;
 use http::StatusCode;
 
 pub use attempt::{ATTEMPT_LIFETIME, SignInAttempt};
-pub use id_token::TokenFault;
+pub use id_token::IdTokenError;
 pub use provider::{BrowserResponse, Identified, Provider};
 pub use providers::Providers;
 
@@ -87,7 +87,7 @@ pub enum OidcError {
     RefusedCode,
     /// The ID token is not valid.
     #[error("the ID token was refused: {0}")]
-    Token(#[from] TokenFault),
+    Token(#[from] IdTokenError),
     /// The person has no role here.
     #[error("the claim `{claim}` {}", if *is_present {
         "has no value that gives a role"

@@ -16,7 +16,7 @@ use super::fault::DnsFault;
 use super::pointing::{self, End, Here, Pointing};
 use super::public::{self, Public};
 use super::record::{Action, Kind, Record};
-use super::resolvers::{Addresses, Unresolved};
+use super::resolvers::{Addresses, ResolveError};
 use super::wanted::wanted;
 use super::zone::{absolute, registered_domain, text};
 use super::zone_servers::{CheckError, Content, ZoneServers, no_resolver};
@@ -120,11 +120,11 @@ async fn here(servers: &ZoneServers<'_>, question: &Question<'_>) -> Result<Here
 }
 
 /// The addresses of the target, or those of one family, are unknown.
-async fn unresolved_target(servers: &ZoneServers<'_>, question: &Question<'_>, unresolved: Unresolved) -> CheckError {
+async fn unresolved_target(servers: &ZoneServers<'_>, question: &Question<'_>, unresolved: ResolveError) -> CheckError {
     if !servers.resolvers.any_works().await {
         return no_resolver(&unresolved);
     }
-    let Unresolved { resolver, failure } = unresolved;
+    let ResolveError { resolver, failure } = unresolved;
     CheckError::Unknown(format!(
         "the resolver {} {} for `{}`, where hosts have to point",
         resolver.ip(),
@@ -144,7 +144,7 @@ struct Observed<'v> {
 impl Observed<'_> {
     /// Why it is unknown whether the host points here: it has another address than the known ones, of a family for which the
     /// target could not be resolved.
-    fn undecided(&self) -> Option<Unresolved> {
+    fn undecided(&self) -> Option<ResolveError> {
         let (family, unresolved) = self.here.failed?;
         let End::Addresses(addresses) = &self.pointing.end else { return None };
         let is_of_family = |address: &IpAddr| address.is_ipv6() == (family == RecordType::AAAA);

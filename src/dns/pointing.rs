@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use hickory_resolver::proto::rr::{Name, RecordType};
 
-use super::resolvers::{Unresolved, address_of};
+use super::resolvers::{ResolveError, address_of};
 use super::zone::absolute;
 use super::zone_servers::{Answers, CheckError, Content, ZoneServers};
 use crate::host::HostName;
@@ -27,7 +27,7 @@ pub(super) struct Here {
     /// `None`: every address is here.
     pub(super) addresses: Option<Vec<IpAddr>>,
     /// The family of addresses for which the target was not resolved: it may have more than these.
-    pub(super) failed: Option<(RecordType, Unresolved)>,
+    pub(super) failed: Option<(RecordType, ResolveError)>,
 }
 
 impl Here {

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::fault::Failure;
 use super::pointing::Here;
-use super::resolvers::{Resolvers, Unresolved, address_of};
+use super::resolvers::{ResolveError, Resolvers, address_of};
 use super::zone::text;
 use super::zone_servers::{CheckError, no_resolver};
 
@@ -71,7 +71,7 @@ async fn refused(
     resolvers: &Resolvers,
     host: &Name,
     zone: Option<&Name>,
-    unresolved: &Unresolved,
+    unresolved: &ResolveError,
 ) -> Result<Public, CheckError> {
     if unresolved.failure < Failure::Servfail {
         return Err(no_resolver(unresolved));

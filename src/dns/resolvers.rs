@@ -13,7 +13,7 @@ use hickory_resolver::proto::op::{Message, ResponseCode};
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
 
 use super::fault::Failure;
-use super::wire::{self, Ask, NoAnswer};
+use super::wire::{self, Ask, QueryError};
 
 /// How long one resolver may take.
 ///
@@ -36,7 +36,7 @@ pub(super) struct Resolvers {
 
 /// Why no resolver answered a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unresolved {
+pub(super) struct ResolveError {
     /// The resolver that failed.
     pub(super) resolver: SocketAddr,
     /// How it failed; [`Failure::Servfail`] if at least one resolver answered so.
@@ -65,10 +65,10 @@ impl Resolvers {
         name: &Name,
         kind: RecordType,
         checked: bool,
-    ) -> Result<(SocketAddr, Message), Unresolved> {
+    ) -> Result<(SocketAddr, Message), ResolveError> {
         let ask = Ask { name, kind, recursion: true, checking_disabled: !checked, time_limit: TIME_LIMIT };
         let first = self.preferred.load(Ordering::Relaxed);
-        let mut worst: Option<Unresolved> = None;
+        let mut worst: Option<ResolveError> = None;
         for turn in 0..self.servers.len() {
             let index = (first + turn) % self.servers.len();
             let resolver = self.servers[index];
@@ -80,11 +80,11 @@ impl Resolvers {
                     }
                     Some(failure) => failure,
                 },
-                Err(NoAnswer::Failed(failure)) => failure,
-                Err(NoAnswer::NoRoute) => Failure::Unreachable,
+                Err(QueryError::Failed(failure)) => failure,
+                Err(QueryError::NoRoute) => Failure::Unreachable,
             };
             if worst.is_none_or(|worst| worst.failure < failure) {
-                worst = Some(Unresolved { resolver, failure });
+                worst = Some(ResolveError { resolver, failure });
             }
         }
         Err(worst.expect("there is at least one resolver"))
@@ -102,7 +102,7 @@ impl Resolvers {
         answers.iter().flatten().any(|answer| failure_of(answer.metadata.response_code).is_none())
     }
 
-    async fn ask_for_root(&self) -> Vec<Result<Message, NoAnswer>> {
+    async fn ask_for_root(&self) -> Vec<Result<Message, QueryError>> {
         let root = Name::root();
         let time_limit = TIME_LIMIT;
         let ask = Ask { name: &root, kind: RecordType::NS, recursion: true, checking_disabled: true, time_limit };
@@ -111,7 +111,7 @@ impl Resolvers {
 
     /// The addresses of both families, IPv6 first; the resolver follows aliases. One family may fail, unless the other has no
     /// address.
-    pub(super) async fn addresses(&self, name: &Name) -> Result<Addresses, Unresolved> {
+    pub(super) async fn addresses(&self, name: &Name) -> Result<Addresses, ResolveError> {
         let kinds = [RecordType::AAAA, RecordType::A];
         let [v6, v4] = kinds.map(|kind| self.ask(name, kind, false));
         let (v6, v4) = tokio::join!(v6, v4);
@@ -134,7 +134,7 @@ impl Resolvers {
 pub(super) struct Addresses {
     pub(super) addresses: Vec<IpAddr>,
     /// The family that was not resolved.
-    pub(super) failed: Option<(RecordType, Unresolved)>,
+    pub(super) failed: Option<(RecordType, ResolveError)>,
 }
 
 /// The addresses in the answer section.

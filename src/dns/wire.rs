@@ -40,7 +40,7 @@ pub(super) struct Ask<'a> {
 
 /// Why a server did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoAnswer {
+pub(super) enum QueryError {
     /// This machine has no route to the server, usually because it has no IPv6. The server may work.
     NoRoute,
     /// The server failed.
@@ -48,7 +48,7 @@ pub(super) enum NoAnswer {
 }
 
 /// Asks one server.
-pub(super) async fn ask(server: SocketAddr, ask: Ask<'_>) -> Result<Message, NoAnswer> {
+pub(super) async fn ask(server: SocketAddr, ask: Ask<'_>) -> Result<Message, QueryError> {
     match exchange(server, ask, true).await {
         // Servers without EDNS refuse questions with it (RFC 6891, section 7).
         Ok(answer) if answer.metadata.response_code == ResponseCode::FormErr => exchange(server, ask, false).await,
@@ -56,7 +56,7 @@ pub(super) async fn ask(server: SocketAddr, ask: Ask<'_>) -> Result<Message, NoA
     }
 }
 
-async fn exchange(server: SocketAddr, ask: Ask<'_>, edns: bool) -> Result<Message, NoAnswer> {
+async fn exchange(server: SocketAddr, ask: Ask<'_>, edns: bool) -> Result<Message, QueryError> {
     let mut question = Message::query();
     question.metadata.recursion_desired = ask.recursion;
     question.metadata.checking_disabled = ask.checking_disabled;
@@ -64,32 +64,32 @@ async fn exchange(server: SocketAddr, ask: Ask<'_>, edns: bool) -> Result<Messag
     if edns {
         question.set_edns(Edns::new()).edns.as_mut().expect("set one call before").set_max_payload(MAX_UDP);
     }
-    let bytes = question.to_vec().map_err(|_| NoAnswer::Failed(Failure::Malformed))?;
+    let bytes = question.to_vec().map_err(|_| QueryError::Failed(Failure::Malformed))?;
     let answer = within(ask.time_limit, by_udp(server, &question, &bytes)).await?;
     if !answer.metadata.truncation {
         return Ok(answer);
     }
     let answer = within(ask.time_limit, by_tcp(server, &question, &bytes)).await?;
     // A truncated answer may look like one without records.
-    if answer.metadata.truncation { Err(NoAnswer::Failed(Failure::Malformed)) } else { Ok(answer) }
+    if answer.metadata.truncation { Err(QueryError::Failed(Failure::Malformed)) } else { Ok(answer) }
 }
 
-async fn within(limit: Duration, answer: impl Future<Output = io::Result<Message>>) -> Result<Message, NoAnswer> {
+async fn within(limit: Duration, answer: impl Future<Output = io::Result<Message>>) -> Result<Message, QueryError> {
     match timeout(limit, answer).await {
         Ok(Ok(message)) => Ok(message),
         Ok(Err(error)) => Err(no_answer(&error)),
-        Err(_) => Err(NoAnswer::Failed(Failure::Timeout)),
+        Err(_) => Err(QueryError::Failed(Failure::Timeout)),
     }
 }
 
-fn no_answer(error: &io::Error) -> NoAnswer {
+fn no_answer(error: &io::Error) -> QueryError {
     match error.kind() {
         io::ErrorKind::NetworkUnreachable | io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported => {
-            NoAnswer::NoRoute
+            QueryError::NoRoute
         }
-        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => NoAnswer::Failed(Failure::Malformed),
-        io::ErrorKind::TimedOut => NoAnswer::Failed(Failure::Timeout),
-        _ => NoAnswer::Failed(Failure::Unreachable),
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => QueryError::Failed(Failure::Malformed),
+        io::ErrorKind::TimedOut => QueryError::Failed(Failure::Timeout),
+        _ => QueryError::Failed(Failure::Unreachable),
     }
 }
 

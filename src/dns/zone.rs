@@ -12,7 +12,7 @@ use hickory_resolver::proto::op::Message;
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 
 use super::fault::Failure;
-use super::resolvers::{Resolvers, Unresolved, address_of, addresses_in};
+use super::resolvers::{ResolveError, Resolvers, address_of, addresses_in};
 use crate::outbound::is_public;
 
 /// How many name servers of a zone are asked.
@@ -53,12 +53,8 @@ pub(super) struct ServerPolicy {
     pub(super) private: bool,
 }
 
-/// No resolver answers anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NoResolver(pub(super) Unresolved);
-
-/// The closest zone at or above a name that the resolvers find, and its servers.
-pub(super) async fn find(resolvers: &Resolvers, policy: ServerPolicy, name: &Name) -> Result<Zone, NoResolver> {
+/// The closest zone at or above a name that the resolvers find, and its servers. An error if no resolver answers anything.
+pub(super) async fn find(resolvers: &Resolvers, policy: ServerPolicy, name: &Name) -> Result<Zone, ResolveError> {
     let mut at = name.clone();
     let apex = loop {
         match resolvers.ask(&at, RecordType::SOA, false).await {
@@ -69,7 +65,7 @@ pub(super) async fn find(resolvers: &Resolvers, policy: ServerPolicy, name: &Nam
             }
             Err(unresolved) if unresolved.failure < Failure::Servfail => {
                 if !resolvers.are_alive().await {
-                    return Err(NoResolver(unresolved));
+                    return Err(unresolved);
                 }
                 // Every level below the public suffix would take another time limit.
                 if let Some(suffix) = public_suffix(&at) {

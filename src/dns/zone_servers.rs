@@ -10,9 +10,9 @@ use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use futures_util::future::join_all;
 
 use super::fault::{DnsFault, Failure};
-use super::resolvers::{Resolvers, Unresolved, failure_of};
-use super::wire::{self, Ask, NoAnswer};
-use super::zone::{self, NoResolver, Server, ServerPolicy, Zone, text};
+use super::resolvers::{ResolveError, Resolvers, failure_of};
+use super::wire::{self, Ask, QueryError};
+use super::zone::{self, Server, ServerPolicy, Zone, text};
 
 /// How long one server may take, by UDP, and again by TCP.
 ///
@@ -136,12 +136,12 @@ impl<'d> ZoneServers<'d> {
             return Ok(zone.clone());
         }
         let found = zone::find(self.resolvers, self.policy, name).await;
-        let zone = found.map_err(|NoResolver(unresolved)| no_resolver(&unresolved))?;
+        let zone = found.map_err(|unresolved| no_resolver(&unresolved))?;
         self.zones.push(zone.clone());
         Ok(zone)
     }
 
-    async fn ask_servers(&self, zone: &Zone, name: &Name, kind: RecordType) -> Vec<Result<Message, NoAnswer>> {
+    async fn ask_servers(&self, zone: &Zone, name: &Name, kind: RecordType) -> Vec<Result<Message, QueryError>> {
         let ask = Ask { name, kind, recursion: false, checking_disabled: false, time_limit: TIME_LIMIT };
         join_all(zone.servers.iter().map(|server| wire::ask(server.address, ask))).await
     }
@@ -151,7 +151,7 @@ impl<'d> ZoneServers<'d> {
         zone: &Zone,
         name: &Name,
         kind: RecordType,
-        replies: Vec<Result<Message, NoAnswer>>,
+        replies: Vec<Result<Message, QueryError>>,
     ) -> Result<Answers, CheckError> {
         let mut answers = Answers { zone: zone.apex.clone(), of: Vec::new() };
         let mut worst: Option<(Failure, String)> = None;
@@ -165,8 +165,8 @@ impl<'d> ZoneServers<'d> {
                     None => Failure::Lame,
                     Some(failure) => failure,
                 },
-                Err(NoAnswer::Failed(failure)) => failure,
-                Err(NoAnswer::NoRoute) => continue,
+                Err(QueryError::Failed(failure)) => failure,
+                Err(QueryError::NoRoute) => continue,
             };
             if failure == Failure::Timeout {
                 self.late = Some(self.broken(name, kind, server.to_string(), failure));
@@ -208,7 +208,7 @@ impl<'d> ZoneServers<'d> {
     }
 
     /// The error if the resolvers can't answer for a name that only they can be asked about.
-    pub(super) async fn unresolved(&self, name: &Name, kind: RecordType, unresolved: &Unresolved) -> CheckError {
+    pub(super) async fn unresolved(&self, name: &Name, kind: RecordType, unresolved: &ResolveError) -> CheckError {
         if !self.resolvers.any_works().await {
             return no_resolver(unresolved);
         }
@@ -229,13 +229,13 @@ impl<'d> ZoneServers<'d> {
 }
 
 /// The servers of a zone that answered.
-fn answering(zone: &Zone, replies: &[Vec<Result<Message, NoAnswer>>]) -> Vec<Server> {
+fn answering(zone: &Zone, replies: &[Vec<Result<Message, QueryError>>]) -> Vec<Server> {
     let answers = |index: &usize| replies.iter().any(|of_kind| of_kind[*index].is_ok());
     (0..zone.servers.len()).filter(answers).map(|index| zone.servers[index].clone()).collect()
 }
 
 /// No resolver works.
-pub(super) fn no_resolver(unresolved: &Unresolved) -> CheckError {
+pub(super) fn no_resolver(unresolved: &ResolveError) -> CheckError {
     CheckError::Unknown(format!("no resolver works; {} {}", unresolved.resolver, unresolved.failure.words()))
 }
 

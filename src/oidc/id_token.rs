@@ -40,7 +40,7 @@ pub(super) fn algorithm_of(name: &str) -> Option<Algorithm> {
 
 /// Why an ID token is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TokenFault {
+pub enum IdTokenError {
     /// Not a signed token.
     #[error("it is not a signed JSON Web Token")]
     Malformed,
@@ -101,14 +101,14 @@ pub(super) struct TokenHead {
 }
 
 impl TokenHead {
-    pub(super) fn of(token: &str) -> Result<Self, TokenFault> {
+    pub(super) fn of(token: &str) -> Result<Self, IdTokenError> {
         let head = token.split('.').next().unwrap_or_default();
-        let head = URL_SAFE_NO_PAD.decode(head).map_err(|_| TokenFault::Malformed)?;
-        let head: Value = serde_json::from_slice(&head).map_err(|_| TokenFault::Malformed)?;
-        let algorithm = head["alg"].as_str().ok_or(TokenFault::Malformed)?;
-        let algorithm = algorithm_of(algorithm).ok_or(TokenFault::Algorithm)?;
+        let head = URL_SAFE_NO_PAD.decode(head).map_err(|_| IdTokenError::Malformed)?;
+        let head: Value = serde_json::from_slice(&head).map_err(|_| IdTokenError::Malformed)?;
+        let algorithm = head["alg"].as_str().ok_or(IdTokenError::Malformed)?;
+        let algorithm = algorithm_of(algorithm).ok_or(IdTokenError::Algorithm)?;
         if head.get("crit").is_some() {
-            return Err(TokenFault::Extension);
+            return Err(IdTokenError::Extension);
         }
         let key_id = head["kid"].as_str().filter(|id| !id.is_empty());
         Ok(Self { algorithm, key_id: key_id.map(ToOwned::to_owned) })
@@ -122,58 +122,58 @@ pub(super) fn verify(
     config: &OidcConfig,
     nonce: &str,
     now: Timestamp,
-) -> Result<Claims, TokenFault> {
+) -> Result<Claims, IdTokenError> {
     let head = TokenHead::of(token)?;
-    let (signed, signature) = token.rsplit_once('.').ok_or(TokenFault::Malformed)?;
-    let (_, claims) = signed.split_once('.').ok_or(TokenFault::Malformed)?;
-    let claims = URL_SAFE_NO_PAD.decode(claims).map_err(|_| TokenFault::Malformed)?;
-    let claims = serde_json::from_slice(&claims).map_err(|_| TokenFault::Malformed)?;
+    let (signed, signature) = token.rsplit_once('.').ok_or(IdTokenError::Malformed)?;
+    let (_, claims) = signed.split_once('.').ok_or(IdTokenError::Malformed)?;
+    let claims = URL_SAFE_NO_PAD.decode(claims).map_err(|_| IdTokenError::Malformed)?;
+    let claims = serde_json::from_slice(&claims).map_err(|_| IdTokenError::Malformed)?;
     let candidates = keys.candidates(&head)?;
     let has_signed = |key| crypto::verify(signature, signed.as_bytes(), key, head.algorithm).unwrap_or(false);
     if !candidates.keys.iter().any(has_signed) {
         // If none was named, the key may be one that the provider has added since.
-        return Err(if candidates.are_named { TokenFault::Signature } else { TokenFault::UnknownKey });
+        return Err(if candidates.are_named { IdTokenError::Signature } else { IdTokenError::UnknownKey });
     }
     check(claims, config, nonce, now)
 }
 
-fn check(claims: Value, config: &OidcConfig, nonce: &str, now: Timestamp) -> Result<Claims, TokenFault> {
+fn check(claims: Value, config: &OidcConfig, nonce: &str, now: Timestamp) -> Result<Claims, IdTokenError> {
     let (now, client) = (now.as_second(), &*config.client_id);
     if claims["iss"].as_str() != Some(&config.issuer) {
-        return Err(TokenFault::Issuer);
+        return Err(IdTokenError::Issuer);
     }
     let (is_ours, is_shared) = match &claims["aud"] {
         Value::Array(all) => (all.iter().any(|it| it == client), all.len() > 1),
         one => (one == client, false),
     };
     if !is_ours {
-        return Err(TokenFault::Audience);
+        return Err(IdTokenError::Audience);
     }
     match &claims["azp"] {
-        Value::Null if is_shared => return Err(TokenFault::SharedAudience),
+        Value::Null if is_shared => return Err(IdTokenError::SharedAudience),
         Value::Null => {}
         azp if azp == client => {}
-        _ => return Err(TokenFault::AuthorizedParty),
+        _ => return Err(IdTokenError::AuthorizedParty),
     }
     if seconds(&claims, "exp")?.saturating_add(CLOCK_SKEW) <= now {
-        return Err(TokenFault::Expired);
+        return Err(IdTokenError::Expired);
     }
     let begins = if claims["nbf"].is_null() { i64::MIN } else { seconds(&claims, "nbf")? };
     if begins.max(seconds(&claims, "iat")?).saturating_sub(CLOCK_SKEW) > now {
-        return Err(TokenFault::Future);
+        return Err(IdTokenError::Future);
     }
     if claims["nonce"].as_str() != Some(nonce) {
-        return Err(TokenFault::Nonce);
+        return Err(IdTokenError::Nonce);
     }
-    Claims::of(claims, config).ok_or(TokenFault::Subject)
+    Claims::of(claims, config).ok_or(IdTokenError::Subject)
 }
 
 /// A `NumericDate` in seconds since 1970, which may have a fraction.
-fn seconds(claims: &Value, claim: &'static str) -> Result<i64, TokenFault> {
+fn seconds(claims: &Value, claim: &'static str) -> Result<i64, IdTokenError> {
     #[expect(clippy::cast_possible_truncation, reason = "the end of time is far enough away")]
     let rounded = |at: f64| at as i64;
     let value = &claims[claim];
-    value.as_i64().or_else(|| value.as_f64().map(rounded)).ok_or(TokenFault::NoTime(claim))
+    value.as_i64().or_else(|| value.as_f64().map(rounded)).ok_or(IdTokenError::NoTime(claim))
 }
 
 #[cfg(test)]
@@ -210,46 +210,46 @@ pub(super) mod tests {
         let now = Timestamp::now();
         let at = now.as_second();
         for (key, value, expected) in [
-            ("iss", json!("https://login.example.com/"), Err(TokenFault::Issuer)),
-            ("iss", Value::Null, Err(TokenFault::Issuer)),
-            ("aud", json!("other"), Err(TokenFault::Audience)),
+            ("iss", json!("https://login.example.com/"), Err(IdTokenError::Issuer)),
+            ("iss", Value::Null, Err(IdTokenError::Issuer)),
+            ("aud", json!("other"), Err(IdTokenError::Audience)),
             ("aud", json!(["formgate"]), Ok(())),
-            ("aud", json!(["formgate", "other"]), Err(TokenFault::SharedAudience)),
-            ("aud", json!(["other", "another"]), Err(TokenFault::Audience)),
-            ("aud", json!([]), Err(TokenFault::Audience)),
-            ("aud", Value::Null, Err(TokenFault::Audience)),
-            ("azp", json!("other"), Err(TokenFault::AuthorizedParty)),
-            ("azp", json!(["formgate"]), Err(TokenFault::AuthorizedParty)),
+            ("aud", json!(["formgate", "other"]), Err(IdTokenError::SharedAudience)),
+            ("aud", json!(["other", "another"]), Err(IdTokenError::Audience)),
+            ("aud", json!([]), Err(IdTokenError::Audience)),
+            ("aud", Value::Null, Err(IdTokenError::Audience)),
+            ("azp", json!("other"), Err(IdTokenError::AuthorizedParty)),
+            ("azp", json!(["formgate"]), Err(IdTokenError::AuthorizedParty)),
             ("azp", Value::Null, Ok(())),
             ("azp", json!("formgate"), Ok(())),
             ("exp", json!(at - 59), Ok(())),
-            ("exp", json!(at - 60), Err(TokenFault::Expired)),
-            ("exp", json!("9999999999"), Err(TokenFault::NoTime("exp"))),
-            ("exp", Value::Null, Err(TokenFault::NoTime("exp"))),
+            ("exp", json!(at - 60), Err(IdTokenError::Expired)),
+            ("exp", json!("9999999999"), Err(IdTokenError::NoTime("exp"))),
+            ("exp", Value::Null, Err(IdTokenError::NoTime("exp"))),
             ("exp", json!(1e300), Ok(())),
             ("iat", json!(at + 60), Ok(())),
-            ("iat", json!(at + 61), Err(TokenFault::Future)),
-            ("iat", Value::Null, Err(TokenFault::NoTime("iat"))),
-            ("iat", json!(at.to_string()), Err(TokenFault::NoTime("iat"))),
-            ("iat", json!(true), Err(TokenFault::NoTime("iat"))),
+            ("iat", json!(at + 61), Err(IdTokenError::Future)),
+            ("iat", Value::Null, Err(IdTokenError::NoTime("iat"))),
+            ("iat", json!(at.to_string()), Err(IdTokenError::NoTime("iat"))),
+            ("iat", json!(true), Err(IdTokenError::NoTime("iat"))),
             ("iat", json!(1.5), Ok(())),
-            ("nbf", json!(at + 61), Err(TokenFault::Future)),
+            ("nbf", json!(at + 61), Err(IdTokenError::Future)),
             ("nbf", json!(at), Ok(())),
             ("nbf", Value::Null, Ok(())),
-            ("nbf", json!({}), Err(TokenFault::NoTime("nbf"))),
-            ("nonce", json!("m"), Err(TokenFault::Nonce)),
-            ("nonce", Value::Null, Err(TokenFault::Nonce)),
-            ("sub", json!(""), Err(TokenFault::Subject)),
-            ("sub", json!(42), Err(TokenFault::Subject)),
-            ("sub", json!("4\u{0}2"), Err(TokenFault::Subject)),
-            ("sub", json!("4\u{200B}2"), Err(TokenFault::Subject)),
-            ("sub", json!("\u{202E}24"), Err(TokenFault::Subject)),
-            ("sub", json!("4\u{A0}2"), Err(TokenFault::Subject)),
-            ("sub", json!(" 42"), Err(TokenFault::Subject)),
-            ("sub", json!("4\u{E000}2"), Err(TokenFault::Subject)),
+            ("nbf", json!({}), Err(IdTokenError::NoTime("nbf"))),
+            ("nonce", json!("m"), Err(IdTokenError::Nonce)),
+            ("nonce", Value::Null, Err(IdTokenError::Nonce)),
+            ("sub", json!(""), Err(IdTokenError::Subject)),
+            ("sub", json!(42), Err(IdTokenError::Subject)),
+            ("sub", json!("4\u{0}2"), Err(IdTokenError::Subject)),
+            ("sub", json!("4\u{200B}2"), Err(IdTokenError::Subject)),
+            ("sub", json!("\u{202E}24"), Err(IdTokenError::Subject)),
+            ("sub", json!("4\u{A0}2"), Err(IdTokenError::Subject)),
+            ("sub", json!(" 42"), Err(IdTokenError::Subject)),
+            ("sub", json!("4\u{E000}2"), Err(IdTokenError::Subject)),
             ("sub", json!("auth0|4 2"), Ok(())),
             ("sub", json!("x".repeat(255)), Ok(())),
-            ("sub", json!("x".repeat(256)), Err(TokenFault::Subject)),
+            ("sub", json!("x".repeat(256)), Err(IdTokenError::Subject)),
         ] {
             let mut claims = claims(now);
             claims[key] = value.clone();
@@ -258,7 +258,7 @@ pub(super) mod tests {
         let mut both = claims(now);
         (both["aud"], both["azp"]) = (json!(["other", "formgate"]), json!("formgate"));
         assert!(check(both, &config(), "n", now).is_ok());
-        assert_eq!(check(json!([]), &config(), "n", now).map(drop), Err(TokenFault::Issuer));
+        assert_eq!(check(json!([]), &config(), "n", now).map(drop), Err(IdTokenError::Issuer));
     }
 
     #[test]
@@ -347,11 +347,11 @@ pub(super) mod tests {
             (&named, &*claims, [&own], Ok(())),
             (&json!({ "alg": "EdDSA" }), &claims, [&own], Ok(())),
             (&named, &claims, [&nameless], Ok(())),
-            (&named, &claims, [&other], Err(TokenFault::Signature)),
-            (&json!({ "alg": "EdDSA" }), &claims, [&other], Err(TokenFault::UnknownKey)),
-            (&named, &claims, [&short], Err(TokenFault::UnusableKey)),
-            (&named, "[]", [&own], Err(TokenFault::Issuer)),
-            (&named, "{", [&own], Err(TokenFault::Malformed)),
+            (&named, &claims, [&other], Err(IdTokenError::Signature)),
+            (&json!({ "alg": "EdDSA" }), &claims, [&other], Err(IdTokenError::UnknownKey)),
+            (&named, &claims, [&short], Err(IdTokenError::UnusableKey)),
+            (&named, "[]", [&own], Err(IdTokenError::Issuer)),
+            (&named, "{", [&own], Err(IdTokenError::Malformed)),
         ] {
             let keys = KeySet::parse(json!({ "keys": keys }).to_string().as_bytes()).unwrap();
             let verified = verify(&token(head.clone(), claims), &keys, &config(), "n", now).map(drop);
@@ -372,13 +372,13 @@ pub(super) mod tests {
             (r#"{"alg":"RS256","kid":"k"}"#, Ok(Some("k".to_owned()))),
             (r#"{"alg":"EdDSA"}"#, Ok(None)),
             (r#"{"alg":"Ed25519","kid":null,"x5c":null}"#, Ok(None)),
-            (r#"{"alg":"HS256"}"#, Err(TokenFault::Algorithm)),
-            (r#"{"alg":"none"}"#, Err(TokenFault::Algorithm)),
-            (r#"{"alg":"None"}"#, Err(TokenFault::Algorithm)),
-            (r#"{"alg":"rs256"}"#, Err(TokenFault::Algorithm)),
-            (r#"{"alg":"RS256","crit":["exp"]}"#, Err(TokenFault::Extension)),
-            (r#"{"alg":1}"#, Err(TokenFault::Malformed)),
-            ("[]", Err(TokenFault::Malformed)),
+            (r#"{"alg":"HS256"}"#, Err(IdTokenError::Algorithm)),
+            (r#"{"alg":"none"}"#, Err(IdTokenError::Algorithm)),
+            (r#"{"alg":"None"}"#, Err(IdTokenError::Algorithm)),
+            (r#"{"alg":"rs256"}"#, Err(IdTokenError::Algorithm)),
+            (r#"{"alg":"RS256","crit":["exp"]}"#, Err(IdTokenError::Extension)),
+            (r#"{"alg":1}"#, Err(IdTokenError::Malformed)),
+            ("[]", Err(IdTokenError::Malformed)),
         ] {
             assert_eq!(TokenHead::of(&head(json)).map(|head| head.key_id), expected, "{json}");
         }

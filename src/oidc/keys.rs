@@ -10,7 +10,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::Value;
 
-use super::id_token::{TokenFault, TokenHead, algorithm_of};
+use super::id_token::{IdTokenError, TokenHead, algorithm_of};
 use super::{Endpoint, OidcError, without_mark};
 
 /// How many keys are tried for a token that names none.
@@ -55,9 +55,9 @@ impl KeySet {
     /// The keys that fit a token: the keys with its key id, and keys without one; every key if the token has no key id.
     ///
     /// # Errors
-    /// [`TokenFault::UnknownKey`], [`TokenFault::UnusableKey`] or [`TokenFault::TooManyKeys`]: there is no such key, it fits
+    /// [`IdTokenError::UnknownKey`], [`IdTokenError::UnusableKey`] or [`IdTokenError::TooManyKeys`]: there is no such key, it fits
     /// nothing, or too many do.
-    pub(super) fn candidates(&self, head: &TokenHead) -> Result<Candidates, TokenFault> {
+    pub(super) fn candidates(&self, head: &TokenHead) -> Result<Candidates, IdTokenError> {
         let named: Vec<_> =
             self.0.iter().filter(|key| head.key_id.as_ref().is_some_and(|id| key["kid"] == **id)).collect();
         let are_named = !named.is_empty();
@@ -65,10 +65,10 @@ impl KeySet {
         let meant = if are_named { named } else { self.0.iter().filter(may_be_meant).collect() };
         let keys: Vec<_> = meant.into_iter().filter_map(|key| read(key, head.algorithm)).collect();
         match (keys.is_empty(), are_named) {
-            (false, _) if keys.len() > MAX_TRIED => Err(TokenFault::TooManyKeys),
+            (false, _) if keys.len() > MAX_TRIED => Err(IdTokenError::TooManyKeys),
             (false, _) => Ok(Candidates { keys, are_named }),
-            (true, true) => Err(TokenFault::UnusableKey),
-            (true, false) => Err(TokenFault::UnknownKey),
+            (true, true) => Err(IdTokenError::UnusableKey),
+            (true, false) => Err(IdTokenError::UnknownKey),
         }
     }
 }
@@ -173,23 +173,23 @@ mod tests {
         ]);
         for (sought, expected) in [
             (json!({ "alg": "RS256", "kid": "a" }), Ok((1, true))),
-            (json!({ "alg": "PS256", "kid": "a" }), Err(TokenFault::UnusableKey)),
-            (json!({ "alg": "RS256", "kid": "b" }), Err(TokenFault::UnusableKey)),
+            (json!({ "alg": "PS256", "kid": "a" }), Err(IdTokenError::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "b" }), Err(IdTokenError::UnusableKey)),
             (json!({ "alg": "PS256", "kid": "c" }), Ok((1, true))),
             (json!({ "alg": "RS256", "kid": "d" }), Ok((1, true))),
             (json!({ "alg": "RS256", "kid": "h" }), Ok((1, true))),
             (json!({ "alg": "RS256", "kid": "i" }), Ok((1, true))),
-            (json!({ "alg": "RS256", "kid": "j" }), Err(TokenFault::UnusableKey)),
-            (json!({ "alg": "RS256", "kid": "k" }), Err(TokenFault::UnusableKey)),
-            (json!({ "alg": "RS256", "kid": "l" }), Err(TokenFault::UnusableKey)),
-            (json!({ "alg": "RS256", "kid": "g" }), Err(TokenFault::UnusableKey)),
-            (json!({ "alg": "RS256", "kid": "e" }), Err(TokenFault::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "j" }), Err(IdTokenError::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "k" }), Err(IdTokenError::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "l" }), Err(IdTokenError::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "g" }), Err(IdTokenError::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "e" }), Err(IdTokenError::UnusableKey)),
             (json!({ "alg": "ES256", "kid": "e" }), Ok((1, true))),
-            (json!({ "alg": "ES384", "kid": "e" }), Err(TokenFault::UnusableKey)),
+            (json!({ "alg": "ES384", "kid": "e" }), Err(IdTokenError::UnusableKey)),
             (json!({ "alg": "Ed25519", "kid": "o" }), Ok((1, true))),
             (json!({ "alg": "EdDSA", "kid": "o" }), Ok((1, true))),
-            (json!({ "alg": "RS256", "kid": "s" }), Err(TokenFault::UnusableKey)),
-            (json!({ "alg": "RS256", "kid": "z" }), Err(TokenFault::UnknownKey)),
+            (json!({ "alg": "RS256", "kid": "s" }), Err(IdTokenError::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "z" }), Err(IdTokenError::UnknownKey)),
             (json!({ "alg": "RS256" }), Ok((4, false))),
             (json!({ "alg": "RS256", "kid": null }), Ok((4, false))),
             (json!({ "alg": "RS256", "kid": "" }), Ok((4, false))),
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_token_that_names_no_key_is_tried_with_all_that_fit_or_refused_for_their_number() {
         for (fitting, others, expected) in
-            [(11, 0, Ok(11)), (MAX_TRIED, 200, Ok(MAX_TRIED)), (MAX_TRIED + 1, 0, Err(TokenFault::TooManyKeys))]
+            [(11, 0, Ok(11)), (MAX_TRIED, 200, Ok(MAX_TRIED)), (MAX_TRIED + 1, 0, Err(IdTokenError::TooManyKeys))]
         {
             let others = (0..others).map(|_| rsa("", &json!({ "kid": null, "use": "enc" })));
             let keys: Vec<_> = others.chain((0..fitting).map(|_| rsa("", &json!({ "kid": null })))).collect();

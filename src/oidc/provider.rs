@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use super::claims::Claims;
-use super::id_token::{self, CLOCK_SKEW, TokenFault};
+use super::id_token::{self, CLOCK_SKEW, IdTokenError};
 use super::keys::KeySet;
 use super::metadata::{self, ClientAuthentication, Metadata};
 use super::{Endpoint, OidcError, SignInAttempt, known_code, without_mark};
@@ -256,7 +256,7 @@ impl Provider {
         let nonce = attempt.nonce(config);
         let keys = self.keys(&metadata.keys, false).await?;
         match id_token::verify(token, &keys, config, &nonce, Timestamp::now()) {
-            Err(TokenFault::UnknownKey | TokenFault::UnusableKey) => {
+            Err(IdTokenError::UnknownKey | IdTokenError::UnusableKey) => {
                 let keys = self.keys(&metadata.keys, true).await?;
                 Ok(id_token::verify(token, &keys, config, &nonce, Timestamp::now())?)
             }
