@@ -335,7 +335,7 @@ mod tests {
         let begun: Vec<_> = chosen(&mut rows, [].iter());
         assert_eq!((begun.len(), rows.len()), (AT_ONCE, 50 - AT_ONCE));
         let begun: Vec<_> =
-            begun.iter().map(|due| Begun { slug: due.slug.clone(), is_asked: Arc::default() }).collect();
+            begun.iter().map(|due| Working { slug: due.slug.clone(), is_asked: Arc::default() }).collect();
         assert!(chosen(&mut rows, begun.iter()).is_empty());
         let mut rows: Vec<_> = many().chain([due("new", "one", false), due("asked", "many", true)]).collect();
         assert_eq!(hosts(&chosen(&mut rows, begun.iter())), ["new", "asked"]);
@@ -353,7 +353,7 @@ mod tests {
     fn a_place_for_those_that_wait_is_free_again_after_the_look() {
         let asked = |n: usize| due(&format!("a{n}"), &format!("t{n}"), true);
         let begun: Vec<_> = (0..ASKED_AT_ONCE)
-            .map(|n| Begun { slug: format!("t{n}"), is_asked: Arc::new(AtomicBool::new(true)) })
+            .map(|n| Working { slug: format!("t{n}"), is_asked: Arc::new(AtomicBool::new(true)) })
             .collect();
         let mut rows = vec![asked(50), asked(51)];
         assert!(chosen(&mut rows, begun.iter()).is_empty());

@@ -22,7 +22,7 @@ pub(super) struct Claims {
     pub(super) name: Option<String>,
     /// Whether the e-mail address is verified.
     is_verified: bool,
-    all: Value,
+    pub(super) all: Value,
 }
 
 impl Claims {
