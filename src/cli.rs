@@ -12,6 +12,7 @@ mod demo;
 mod domain;
 mod explain;
 mod import;
+mod manual;
 mod migrate;
 mod output;
 mod registry;
@@ -97,6 +98,10 @@ enum Command {
     Changes(changes::ChangesCommand),
     /// Serve two tenants with sample data on this machine, and print calls to try.
     Demo(demo::DemoArgs),
+    /// Print the completions of a shell.
+    Completions(manual::CompletionsArgs),
+    /// Write the manual pages.
+    Man(manual::ManArgs),
 }
 
 #[derive(Debug, Args)]
@@ -202,6 +207,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
     let outcome = match arguments.command {
         Command::Serve(command) => serve::run(&command),
         Command::Demo(command) => on_runtime(None, DefaultLog::Serving, demo::run(&command)),
+        Command::Completions(command) => manual::print_completions(&command),
+        Command::Man(command) => manual::write_pages(&command),
         Command::Check(command) => on_runtime(None, DefaultLog::Command, check::run(&command)),
         Command::Explain(command) => on_runtime(None, DefaultLog::Command, explain::run(&command)),
         Command::Migrate(command) => on_runtime(None, DefaultLog::Command, migrate::run(&command)),
