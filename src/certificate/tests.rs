@@ -111,7 +111,7 @@ fn older_labels_are_read_and_what_openssl_adds_to_a_certificate_is_left_out() {
     let mut openssl = std::process::Command::new("openssl");
     openssl.args(["x509", "-trustout", "-addtrust", "serverAuth", "-out"]).arg(&file);
     let mut openssl = openssl.stdin(std::process::Stdio::piped()).spawn().expect("openssl is installed");
-    std::io::Write::write_all(&mut openssl.stdin.take().unwrap(), chain.as_bytes()).unwrap();
+    io::Write::write_all(&mut openssl.stdin.take().unwrap(), chain.as_bytes()).unwrap();
     assert!(openssl.wait().unwrap().success());
     let trusted = fs::read_to_string(file).unwrap();
     assert!(trusted.starts_with("-----BEGIN TRUSTED CERTIFICATE-----"), "{trusted}");
