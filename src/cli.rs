@@ -9,6 +9,8 @@ mod audit;
 mod changes;
 mod check;
 mod demo;
+#[cfg(test)]
+mod documented;
 mod domain;
 mod explain;
 mod import;

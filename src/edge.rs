@@ -1,7 +1,7 @@
 //! Everything between a TCP socket and the gate.
 //!
 //! ```text
-//! accept → (PROXY header) → handshake | plain → HTTP/1.1 | HTTP/2 → Gate::pass → close
+//! accept → (PROXY header) → handshake | plain → HTTP/1.1 | HTTP/2 → the steps of `request` → close
 //! ```
 //!
 //! Owns sockets, TLS, the limits on a peer's time, and the drain, which loses no request. Knows tenants only as

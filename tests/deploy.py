@@ -1,7 +1,7 @@
 """What tests/deploy checks that no tool knows: the dashboard by Grafana's library, and references between files.
 
     python tests/deploy.py dashboard      checks the dashboard and prints its expressions as rules for promtool
-    python tests/deploy.py consistency    checks the rest: alerts and runbook, manifests, and the links of all Markdown files
+    python tests/deploy.py consistency    checks the rest: alerts and runbook, manifests, the links of all Markdown files, and what maps.py checks
 """
 
 import itertools
@@ -14,6 +14,9 @@ import ruamel.yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
+
+sys.dont_write_bytecode = True
+import maps
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -81,7 +84,7 @@ def check_dashboard():
 
 
 def check_alerts():
-    anchors = anchors_of(DEPLOY / "README.md")
+    anchors = anchors_of(DEPLOY / "runbook.md")
     fires, silent = set(), set()
     for test in read("prometheus/alerts_test.yml")[0]["tests"]:
         for case in test.get("promql_expr_test", []):
@@ -94,7 +97,7 @@ def check_alerts():
         expect(rule["labels"].get("severity") in ("page", "warn"), f"{name}: its severity is neither page nor warn")
         expect(set(annotations) == {"summary", "description", "action", "runbook_url"}, f"{name}: needs exactly summary, description, action and runbook_url")
         page, _, anchor = annotations.get("runbook_url", "").partition("#")
-        expect(page == "deploy/README.md" and anchor in anchors, f"{name}: the runbook has no #{anchor}")
+        expect(page == "deploy/runbook.md" and anchor in anchors, f"{name}: the runbook has no #{anchor}")
         expect(name in fires and name in silent, f"{name}: alerts_test.yml needs a case in which it fires, and one in which it does not")
 
 
@@ -184,5 +187,6 @@ else:
     check_kubernetes()
     check_stops()
     check_links()
+    faults += maps.check()
 if faults:
     sys.exit("\n".join(faults))

@@ -7,26 +7,30 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are the result")]
 
-#[path = "../quiet/caller.rs"]
+mod account;
+#[path = "../support/caller.rs"]
 mod caller;
 #[expect(dead_code, reason = "shared with other benches")]
-#[path = "../quiet/node.rs"]
+#[path = "../support/node.rs"]
 mod node;
-#[path = "../load/postgres.rs"]
+#[path = "../support/postgres.rs"]
 mod postgres_server;
 #[expect(dead_code, reason = "shared with other benches")]
 #[path = "../support/process.rs"]
 mod process;
+#[expect(dead_code, reason = "shared with other benches")]
+#[path = "../support/world.rs"]
 mod world;
 
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
+use account::SESSIONS;
 use caller::Caller;
 use node::Node;
 use postgres_server::Postgres;
-use world::{SESSIONS, World};
+use world::World;
 
 /// CPU of the node for a page.
 const GOAL: Duration = Duration::from_millis(10);

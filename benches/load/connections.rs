@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::ensure;
 
 use crate::bench::{Bench, number};
+use crate::certified::Certified;
 use crate::gateway::{self, Gateway};
 use crate::nginx;
 use crate::order::{Order, Pace, Request};
@@ -15,7 +16,6 @@ use crate::report::{self, Goal};
 use crate::site::Site;
 use crate::target::Target;
 use crate::turns::{self, Generator};
-use crate::world::World;
 
 /// Connections that are held at once.
 const HELD: usize = 10_000;
@@ -96,10 +96,10 @@ fn open(bench: &Bench, site: &Site, targets: &[Target]) -> anyhow::Result<()> {
 /// nobody looks: no request has a token, so it is refused with 401, and with 429 when that becomes too many.
 fn choose(bench: &Bench) -> anyhow::Result<()> {
     let certificates = number("CERTIFICATES", CERTIFICATES)?;
-    let worlds = [World::make(1)?, World::make(certificates)?];
+    let worlds = [Certified::new(1)?, Certified::new(certificates)?];
     let nodes =
         [gateway::start("one certificate", &worlds[0].config())?, gateway::start("all of them", &worlds[1].config())?];
-    let requests = |world: &World| -> Vec<Request> {
+    let requests = |world: &Certified| -> Vec<Request> {
         (0..world.tenants).map(|n| Request::new("GET", &world.host(n), "", "/me").unauthenticated()).collect()
     };
     load(bench, &nodes[1], requests(&worlds[1]))?;

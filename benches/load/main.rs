@@ -14,6 +14,9 @@
 
 mod account;
 mod bench;
+#[expect(dead_code, reason = "shared with another bench")]
+#[path = "../support/certified.rs"]
+mod certified;
 mod chart;
 mod connections;
 mod data;
@@ -21,7 +24,6 @@ mod fastify;
 mod flood;
 mod folder;
 mod gateway;
-#[path = "../search/generate.rs"]
 mod generate;
 mod generator;
 mod long;
@@ -30,6 +32,7 @@ mod nginx;
 mod order;
 mod pgbench;
 mod plain;
+#[path = "../support/postgres.rs"]
 mod postgres;
 #[path = "../support/process.rs"]
 mod process;
@@ -43,9 +46,9 @@ mod rounds;
 mod site;
 mod target;
 mod turns;
-/// Tenants with a certificate each.
-#[path = "../tenants/world.rs"]
-#[allow(dead_code, reason = "the other bench changes it")]
+/// Accounts of the other benches.
+#[expect(dead_code, reason = "shared with other benches")]
+#[path = "../support/world.rs"]
 mod world;
 mod writes;
 

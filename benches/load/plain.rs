@@ -39,7 +39,7 @@ use crate::target::Target;
 pub(crate) const ROLE: &str = "be-plain-hyper";
 
 /// The usual window.
-pub(crate) const SORTED_SET: &str = include_str!("../window_scripts/sorted_set.lua");
+pub(crate) const SORTED_SET: &str = include_str!("sorted_set.lua");
 static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(SORTED_SET));
 
 /// As long as what the gateway answers.

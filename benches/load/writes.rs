@@ -1,7 +1,8 @@
-//! What writing much at once costs, beside the least that the database can do it for.
+//! What writing costs, compared with the least that the database can do it for.
 
 mod groups;
 mod imports;
+mod triggers;
 
 use crate::bench::Bench;
 use crate::data::Folder;
@@ -11,5 +12,6 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     let folder = Folder::open()?;
     let postgres = Postgres::start(folder.path())?;
     groups::measure(bench, &postgres)?;
-    imports::measure(bench, &postgres)
+    imports::measure(bench, &postgres)?;
+    triggers::measure(bench, &postgres)
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
-use crate::world::{SUBMISSIONS, host};
+use crate::accounts::SUBMISSIONS;
+use crate::world::host;
 
 /// The exponent of Zipf's law: the account at rank `k` is called in proportion to `1 / k^EXPONENT`.
 const EXPONENT: f64 = 0.9;

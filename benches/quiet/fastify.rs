@@ -20,7 +20,7 @@ const FILES: [(&str, &str); 5] = [
     ("server.js", include_str!("../load/fastify/server.js")),
     ("submission.sql", include_str!("../load/fastify/submission.sql")),
     ("group.sql", include_str!("../load/fastify/group.sql")),
-    ("sorted_set.lua", include_str!("../window_scripts/sorted_set.lua")),
+    ("sorted_set.lua", include_str!("../load/sorted_set.lua")),
 ];
 
 /// Tables with rows, and the columns that both schemas have.

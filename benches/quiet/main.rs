@@ -15,21 +15,25 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are the result")]
 
+mod accounts;
 mod bare;
+#[path = "../support/caller.rs"]
 mod caller;
 mod calls;
 mod fastify;
 mod load;
+#[path = "../support/node.rs"]
 mod node;
 mod peers;
 mod pgbouncer;
 mod postgres;
-#[path = "../load/postgres.rs"]
+#[path = "../support/postgres.rs"]
 mod postgres_server;
 #[expect(dead_code, reason = "shared with other benches")]
 #[path = "../support/process.rs"]
 mod process;
 mod slow_sync;
+#[path = "../support/world.rs"]
 mod world;
 
 use std::path::{Path, PathBuf};
@@ -94,8 +98,8 @@ async fn main() -> anyhow::Result<()> {
     if !ON_SQLITE.iter().any(|part| arguments.has(part)) {
         return Ok(());
     }
-    let world = World::make(arguments.accounts, Path::new(world::PROGRAM))?;
-    let before = arguments.before.as_ref().map(|program| World::make(arguments.accounts, program)).transpose()?;
+    let world = World::of_files(arguments.accounts, Path::new(world::PROGRAM))?;
+    let before = arguments.before.as_ref().map(|program| World::of_files(arguments.accounts, program)).transpose()?;
     let versions: Vec<&World> = std::iter::once(&world).chain(&before).collect();
     println!(
         "{} accounts, {} KiB each, {:.0} calls a second for {:?}; load of the machine {}",
@@ -182,7 +186,7 @@ async fn closed(versions: &[&World]) -> anyhow::Result<()> {
     const CALLS: usize = 500;
     let mut turns = Vec::new();
     for world in versions {
-        world.configure(world::FEWEST_OPEN)?;
+        world.configure(accounts::FEWEST_OPEN)?;
         let node = Node::start(world, &[])?;
         load::call_each(node.address, world).await?;
         turns.push((world, node, bare::Bare::build(world)?, [Vec::new(), Vec::new()]));
@@ -206,7 +210,7 @@ async fn closed(versions: &[&World]) -> anyhow::Result<()> {
         println!(
             "  closed: a request {request:.2} ms of CPU, the bare loop {bare:.2} ms: {:.2} times; {}",
             request / bare,
-            world.program().display()
+            world.program.display()
         );
         loops_of_all.push(bare);
     }

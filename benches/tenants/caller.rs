@@ -14,8 +14,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::certified::Certified;
 use crate::node;
-use crate::world::World;
 
 /// Handshakes at once, enough to keep both sides busy.
 const AT_ONCE: usize = 8;
@@ -26,7 +26,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    pub(crate) fn new(world: &World) -> anyhow::Result<Self> {
+    pub(crate) fn new(world: &Certified) -> anyhow::Result<Self> {
         let mut roots = RootCertStore::empty();
         roots.add(world.authority.der().clone())?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -66,7 +66,7 @@ impl Caller {
 /// How many handshakes a second succeed, to some of the hosts in turn.
 pub(crate) async fn handshakes_a_second(
     caller: &Arc<Caller>,
-    world: &Arc<World>,
+    world: &Arc<Certified>,
     among: usize,
     time: Duration,
 ) -> anyhow::Result<f64> {

@@ -10,9 +10,9 @@ use formgate::store::{DatabaseLocation, Registry};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::caller::{Caller, handshakes_a_second};
+use crate::certified::{Certified, SEAL_KEY};
 use crate::node::Node;
 use crate::registry::RegistryKind;
-use crate::world::{SEAL_KEY, World};
 
 /// How long a node without work is looked at, and handshakes are counted.
 const TURN: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ const AT_ONCE: u32 = 16;
 
 pub(crate) async fn measure(domains: usize, kind: RegistryKind) -> anyhow::Result<()> {
     let (_server, url) = kind.open()?;
-    let world = Arc::new(World::make_domains(domains, &url)?);
+    let world = Arc::new(Certified::with_domains(domains, &url)?);
     println!("\n{domains} domains in a registry on {}", kind.name());
     world.import()?;
     fill(&world).await?;
@@ -54,7 +54,7 @@ pub(crate) async fn measure(domains: usize, kind: RegistryKind) -> anyhow::Resul
 }
 
 /// Rows that are live, with certificates.
-async fn fill(world: &World) -> anyhow::Result<()> {
+async fn fill(world: &Certified) -> anyhow::Result<()> {
     let registry = open(world).await?;
     let hosts: Vec<_> = (0..world.tenants).map(|n| (world.host(n), format!("t{n}"), "proof".to_owned())).collect();
     for some in hosts.chunks(500) {
@@ -98,7 +98,7 @@ async fn fill(world: &World) -> anyhow::Result<()> {
 }
 
 /// How fast rows that are due are taken and given back, and how fast a budget is.
-async fn queue(world: &World) -> anyhow::Result<()> {
+async fn queue(world: &Certified) -> anyhow::Result<()> {
     let registry = open(world).await?;
     for n in 0..world.tenants {
         registry.ask_for_check(&world.host(n), &format!("t{n}"), Requester::Operator).await?;
@@ -133,7 +133,7 @@ async fn queue(world: &World) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn open(world: &World) -> anyhow::Result<Registry> {
+async fn open(world: &Certified) -> anyhow::Result<Registry> {
     let url = world.registry.as_deref().ok_or_else(|| anyhow::anyhow!("the world has no registry"))?;
     let location = DatabaseLocation::parse(url, Path::new(world.folder()))?;
     Ok(Registry::open(&location).await?)

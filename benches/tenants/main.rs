@@ -7,15 +7,19 @@
 #![expect(clippy::print_stdout, reason = "the figures are the result")]
 
 mod caller;
+#[path = "../support/certified.rs"]
+mod certified;
 mod domains;
 mod node;
 #[expect(dead_code, reason = "shared with other benches")]
-#[path = "../load/postgres.rs"]
+#[path = "../support/postgres.rs"]
 mod postgres_server;
 #[expect(dead_code, reason = "shared with other benches")]
 #[path = "../support/process.rs"]
 mod process;
 mod registry;
+#[expect(dead_code, reason = "shared with other benches")]
+#[path = "../support/world.rs"]
 mod world;
 
 use std::sync::Arc;
@@ -23,9 +27,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use caller::Caller;
+use certified::Certified;
 use node::Node;
 use registry::RegistryKind;
-use world::World;
 
 /// How long handshakes are counted at a time, and how often both kinds take turns.
 const TURN: Duration = Duration::from_secs(2);
@@ -53,7 +57,7 @@ async fn main() -> anyhow::Result<()> {
 }
 
 async fn measure(tenants: usize) -> anyhow::Result<()> {
-    let world = Arc::new(World::make(tenants)?);
+    let world = Arc::new(Certified::new(tenants)?);
     println!("\n{tenants} tenants, {} KiB of configuration", world.config_size()? / 1024);
 
     let caller = Arc::new(Caller::new(&world)?);
@@ -80,7 +84,7 @@ async fn measure(tenants: usize) -> anyhow::Result<()> {
 
 async fn reload(
     node: &mut Node,
-    world: &Arc<World>,
+    world: &Arc<Certified>,
     caller: &Arc<Caller>,
     change: usize,
     what: &str,
@@ -134,7 +138,7 @@ async fn reload(
     Ok(())
 }
 
-async fn handshakes(node: &Node, world: &Arc<World>, caller: &Arc<Caller>) -> anyhow::Result<()> {
+async fn handshakes(node: &Node, world: &Arc<Certified>, caller: &Arc<Caller>) -> anyhow::Result<()> {
     let mut rates = [Vec::new(), Vec::new()];
     for _ in 0..TURNS {
         for (among, rates) in [1, world.tenants].into_iter().zip(&mut rates) {

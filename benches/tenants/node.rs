@@ -8,7 +8,7 @@ use anyhow::Context;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::world::World;
+use crate::certified::Certified;
 
 /// The kernel counts processor time in hundredths of a second.
 const TICK: Duration = Duration::from_millis(10);
@@ -19,7 +19,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn start(world: &World) -> anyhow::Result<Self> {
+    pub(crate) fn start(world: &Certified) -> anyhow::Result<Self> {
         let log = world.folder().join("log");
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_formgate"), "serve", "--config"]);

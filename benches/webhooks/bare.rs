@@ -25,12 +25,12 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
 use crate::Arguments;
+use crate::accounts::{AT_ONCE, FORMS, On};
 use crate::drain::{Backlog, Spent};
 use crate::postgres_server::Postgres;
 use crate::process::{Process, bound_to_us};
 use crate::receiver::{Receiver, span};
 use crate::rounds::Rounds;
-use crate::world::{AT_ONCE, FORMS, On};
 
 /// The argument that makes this program the loop.
 pub(crate) const ROLE: &str = "bare-loop";

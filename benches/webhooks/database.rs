@@ -6,7 +6,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
-use crate::world::FORMS;
+use crate::accounts::FORMS;
 
 /// A connection.
 pub(crate) enum Database {

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use crate::accounts::{FORMS, On};
 use crate::caller::Caller;
 use crate::node::Node;
 use crate::postgres_server::Postgres;
 use crate::receiver::{Arrival, Receiver, span};
-use crate::world::{FORMS, On, World};
+use crate::world::World;
 
 /// How long a node may take to settle what was inserted.
 const SETTLE_LIMIT: Duration = Duration::from_secs(120);
@@ -49,7 +50,7 @@ pub(crate) struct Backlog<'s> {
 impl<'s> Backlog<'s> {
     pub(crate) async fn make(on: On<'s>, name: &str) -> anyhow::Result<Self> {
         let receiver = Receiver::start(FORMS).await?;
-        let world = World::make(on, name, &receiver).await?;
+        let world = World::with_forms(on, name, &receiver).await?;
         let node = Node::start(&world, &[])?;
         world.subscribe(&node, &receiver, FORMS).await?;
         Ok(Self { on, world, receiver, inserted: 0 })
@@ -74,12 +75,12 @@ impl<'s> Backlog<'s> {
 
     /// Returns the CPU that it took.
     async fn settle(&self) -> anyhow::Result<Duration> {
-        self.world.configure(1, false)?;
+        self.world.configure(1, false, &self.receiver)?;
         let node = Node::start(&self.world, &[])?;
         let before = node.process.cpu()?;
         let mut caller = Caller::connect(node.address).await?;
         until_settled(&mut caller, &self.world.request("GET /api/v1/submission/changes?limit=1", "")).await?;
-        self.world.configure(1, true)?;
+        self.world.configure(1, true, &self.receiver)?;
         Ok(node.process.cpu()? - before)
     }
 

@@ -5,13 +5,14 @@ use std::time::Duration;
 use anyhow::ensure;
 
 use crate::Arguments;
+use crate::accounts::On;
 use crate::caller::Caller;
 use crate::drain::until_settled;
 use crate::node::Node;
 use crate::postgres_server::Postgres;
 use crate::receiver::Receiver;
 use crate::rounds::Rounds;
-use crate::world::{On, World};
+use crate::world::World;
 
 /// How many submissions the account has.
 const SUBMISSIONS: usize = 10_000;
@@ -29,7 +30,7 @@ pub(crate) async fn measure(server: &Postgres, arguments: &Arguments) -> anyhow:
     println!("\nCPU of 100 submissions in µs: a page of changes / five pages of POST /submission");
     for on in [On::Sqlite, On::Postgres(server)] {
         let receiver = Receiver::start(1).await?;
-        let world = World::make(on, "feed", &receiver).await?;
+        let world = World::with_forms(on, "feed", &receiver).await?;
         let mut database = world.database().await?;
         database.insert(1..SUBMISSIONS + 1).await?;
         let node = Node::start(&world, &[])?;

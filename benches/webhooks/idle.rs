@@ -10,10 +10,11 @@ use anyhow::{Context, ensure};
 use tokio::time::sleep;
 
 use crate::Arguments;
+use crate::accounts::On;
 use crate::node::Node;
 use crate::postgres_server::Postgres;
 use crate::receiver::Receiver;
-use crate::world::{On, World};
+use crate::world::World;
 
 /// How many databases at most: each takes the server 8 MB.
 const MAX_DATABASES: usize = 200;
@@ -61,7 +62,7 @@ pub(crate) async fn measure(server: &Postgres, arguments: &Arguments) -> anyhow:
         sleep(CALMED).await;
         let watching = take(on, &node, arguments.length).await?;
         drop(node);
-        world.configure(tenants, false)?;
+        world.configure(tenants, false, &receiver)?;
         let node = Node::start(&world, &[])?;
         sleep(until_all + CALMED).await;
         let control = take(on, &node, arguments.length).await?;
@@ -82,23 +83,21 @@ pub(crate) async fn measure(server: &Postgres, arguments: &Arguments) -> anyhow:
 
 /// Copies of one account.
 async fn tenants_with_a_subscription(on: On<'_>, tenants: usize, receiver: &Receiver) -> anyhow::Result<World> {
-    let world = World::make(on, "idle", receiver).await?;
+    let world = World::with_forms(on, "idle", receiver).await?;
     {
         let node = Node::start(&world, &[])?;
         world.subscribe(&node, receiver, 1).await?;
     }
     for n in 1..tenants {
         match on {
-            On::Sqlite => {
-                fs::copy(world.file(0), world.file(n))?;
-            }
+            On::Sqlite => world.copy_first_to(n)?,
             On::Postgres(server) => {
                 let copy = format!("CREATE DATABASE idle_{n} TEMPLATE idle_0 STRATEGY file_copy");
                 server.execute("postgres", &[&copy])?;
             }
         }
     }
-    world.configure(tenants, true)?;
+    world.configure(tenants, true, receiver)?;
     Ok(world)
 }
 

@@ -7,10 +7,11 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use crate::Arguments;
+use crate::accounts::{FORMS, On};
 use crate::node::Node;
 use crate::postgres_server::Postgres;
 use crate::receiver::{Arrival, Receiver};
-use crate::world::{FORMS, On, World};
+use crate::world::World;
 
 /// How many events are added before each kill.
 ///
@@ -49,7 +50,7 @@ pub(crate) async fn measure(server: &Postgres, arguments: &Arguments) -> anyhow:
 /// How many events there were, and what arrived.
 async fn run(on: On<'_>, arguments: &Arguments) -> anyhow::Result<(usize, Vec<Arrival>)> {
     let receiver = Receiver::start(1).await?;
-    let world = World::make(on, "kills", &receiver).await?;
+    let world = World::with_forms(on, "kills", &receiver).await?;
     let mut nodes = vec![Node::start(&world, &[])?, Node::start(&world, &[])?];
     world.subscribe(&nodes[0], &receiver, 1).await?;
     let (mut database, mut events) = (world.database().await?, 0);

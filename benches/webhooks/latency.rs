@@ -7,10 +7,11 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use crate::Arguments;
+use crate::accounts::{FORMS, On};
 use crate::node::Node;
 use crate::postgres_server::Postgres;
 use crate::receiver::Receiver;
-use crate::world::{FORMS, On, World};
+use crate::world::World;
 
 /// The goals, in seconds.
 const GOAL_P50: f64 = 1.0;
@@ -37,7 +38,7 @@ pub(crate) async fn measure(server: &Postgres, arguments: &Arguments) -> anyhow:
 /// The times, sorted.
 async fn run(on: On<'_>, arguments: &Arguments) -> anyhow::Result<Vec<f64>> {
     let receiver = Receiver::start(1).await?;
-    let world = World::make(on, "latency", &receiver).await?;
+    let world = World::with_forms(on, "latency", &receiver).await?;
     let node = Node::start(&world, &[])?;
     world.subscribe(&node, &receiver, 1).await?;
     let mut database = world.database().await?;

@@ -16,8 +16,9 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are the result")]
 
+mod accounts;
 mod bare;
-#[path = "../quiet/caller.rs"]
+#[path = "../support/caller.rs"]
 mod caller;
 mod database;
 mod drain;
@@ -26,11 +27,11 @@ mod idle;
 mod kills;
 mod latency;
 #[expect(dead_code, reason = "shared with another bench")]
-#[path = "../quiet/node.rs"]
+#[path = "../support/node.rs"]
 mod node;
 mod nodes;
 mod peer;
-#[path = "../load/postgres.rs"]
+#[path = "../support/postgres.rs"]
 mod postgres_server;
 #[expect(dead_code, reason = "shared with other benches")]
 #[path = "../support/process.rs"]
@@ -41,6 +42,8 @@ mod redis_server;
 #[expect(dead_code, reason = "shared with other benches")]
 #[path = "../support/rounds.rs"]
 mod rounds;
+#[expect(dead_code, reason = "shared with other benches")]
+#[path = "../support/world.rs"]
 mod world;
 
 use std::time::Duration;

@@ -17,10 +17,11 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use crate::Arguments;
+use crate::accounts::{FORMS, On};
 use crate::postgres_server::Postgres;
 use crate::process::{Process, START_LIMIT, bound_to_us};
 use crate::receiver::Receiver;
-use crate::world::{On, World};
+use crate::world::World;
 
 /// How many nodes the smaller group has.
 const FEW: usize = 2;
@@ -55,7 +56,7 @@ pub(crate) async fn measure(server: &Postgres, arguments: &Arguments) -> anyhow:
         "nodes", "Postgres, % core", "ratio", "restart of all: p99, last", "one killed", "one stopped"
     );
     let receiver = Receiver::start(1).await?;
-    let world = World::make(On::Postgres(server), "nodes", &receiver).await?;
+    let world = World::with_forms(On::Postgres(server), "nodes", &receiver).await?;
     {
         let node = crate::node::Node::start(&world, &[])?;
         world.subscribe(&node, &receiver, 1).await?;
@@ -65,7 +66,7 @@ pub(crate) async fn measure(server: &Postgres, arguments: &Arguments) -> anyhow:
         server.execute("postgres", &[&copy])?;
     }
     server.execute("postgres", &["CREATE DATABASE nodes_registry"])?;
-    world.configure_nodes(FEW.max(arguments.nodes), &server.url("nodes_registry"), accounts)?;
+    world.configure_nodes(FEW.max(arguments.nodes), &server.url("nodes_registry"), accounts, &receiver)?;
     let (mut of_few, mut next) = (None, 1);
     for count in [FEW, arguments.nodes] {
         let mut nodes = start(&world, count).await?;
@@ -117,7 +118,7 @@ async fn start(world: &World, count: usize) -> anyhow::Result<Vec<Member>> {
     let mut starting = Vec::new();
     for node in 0..count {
         let log = world.path(&format!("log-{node}"));
-        let mut command = bound_to_us(world.program(), "TERM");
+        let mut command = bound_to_us(&world.program, "TERM");
         command.args(["serve", "--config"]).arg(world.config_of(node));
         command.stdout(Stdio::null()).stderr(fs::File::create(&log)?);
         starting.push((Process::start(command, "TERM")?, log));
@@ -181,7 +182,7 @@ async fn lateness(
     next: &mut usize,
 ) -> anyhow::Result<Vec<Duration>> {
     // Of the first form, which has the subscription.
-    let id = *next * crate::world::FORMS;
+    let id = *next * FORMS;
     *next += 1;
     let mut committed = HashMap::new();
     for n in 0..accounts {

@@ -10,6 +10,7 @@ use anyhow::{Context, ensure};
 use tempfile::TempDir;
 
 use crate::Arguments;
+use crate::accounts::{AT_ONCE, FORMS, On};
 use crate::database::Database;
 use crate::drain::{Backlog, Spent};
 use crate::postgres_server::Postgres;
@@ -17,7 +18,6 @@ use crate::process::{Process, bound_to_us, checked};
 use crate::receiver::{Receiver, span};
 use crate::redis_server::Server;
 use crate::rounds::Rounds;
-use crate::world::{AT_ONCE, FORMS, On};
 
 /// What is installed, and run.
 const FILES: [(&str, &str); 2] =

@@ -184,7 +184,7 @@ async fn check_rights(examination: &Examination, gateway: &GatewayConfig, regist
         Ok(missing) => {
             let problem =
                 examination.registry_problem(format!("the role of `registry` lacks rights: {}", missing.join(", ")))?;
-            Some(problem.help("grant them, as `The registry` in deploy/README.md shows"))
+            Some(problem.help("grant them, as `Rights of a node` in deploy/registry.md shows"))
         }
         Err(error) => examination.registry_problem(with_causes(&error)),
     }

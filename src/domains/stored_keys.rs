@@ -24,7 +24,7 @@ pub struct MissingKey {
 impl MissingKey {
     /// What an operator does about it.
     pub const NEXT_STEP: &'static str = "put the key with this id back into `seal_keys` of `[gateway.acme]`, behind the \
-         first one, on every node, and restart them; if no copy of it is left, follow `A lost seal key` in deploy/README.md";
+         first one, on every node, and restart them; if no copy of it is left, follow `A lost seal key` in deploy/domains.md";
 }
 
 impl fmt::Display for MissingKey {

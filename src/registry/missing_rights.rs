@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_hours(6);
 const MISSING_INTERVAL: Duration = Duration::from_secs(15);
 
 /// What to do about it.
-const GRANT: &str = "grant them, as `The registry` in deploy/README.md shows";
+const GRANT: &str = "grant them, as `Rights of a node` in deploy/registry.md shows";
 
 /// What is known of the rights for some uses of the registry.
 #[derive(Debug)]

@@ -23,6 +23,6 @@ pub(super) fn warning(gateway: Option<&GatewayConfig>, tenants: &[Arc<TenantConf
     Some(format!(
         "warning: Redis is configured, as for several nodes, and {named} in SQLite: each node would open a file of its own. \
          This is fine with one node, or if the balancer sends the hosts of these tenants to one node only \
-         (deploy/README.md, \"Several nodes\"); otherwise move them to Postgres"
+         (deploy/nodes.md); otherwise move them to Postgres"
     ))
 }

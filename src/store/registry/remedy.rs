@@ -29,15 +29,15 @@ pub fn registry_remedy(error: &StoreError) -> &'static str {
     }
 }
 
-const DAMAGED: &str = "restore a backup of the registry, as `Backup and restore` in deploy/README.md shows; until then every \
-     node serves what it last read";
+const DAMAGED: &str = "restore a backup of the registry, as `The registry after a restore` in deploy/backup.md shows; \
+     until then every node serves what it last read";
 
 const UNRELEASED: &str = "with the build that created it, run `formgate tenant export`. Name a new database in `registry`, \
      delete the snapshot of each node, and run `formgate tenant import` with the tables. Domains, operator tokens and \
      certificates are not exported: add domains and create tokens again; certificates are obtained again";
 
-const RIGHTS: &str = "grant the role of `registry` what it lacks, as `The registry` in deploy/README.md shows; `formgate check` \
-     names it";
+const RIGHTS: &str = "grant the role of `registry` what it lacks, as `Rights of a node` in deploy/registry.md shows; \
+     `formgate check` names it";
 
 /// Whether the role lacks a right (`insufficient_privilege`).
 fn lacks_right(error: &sqlx::Error) -> bool {

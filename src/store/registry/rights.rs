@@ -1,6 +1,6 @@
 //! The rights that a node's role needs in a registry on Postgres, by what the node does.
 //!
-//! `The registry` in deploy/README.md has the same as `GRANT` statements. A file of SQLite has no such rights.
+//! `Rights of a node` in deploy/registry.md has the same as `GRANT` statements. A file of SQLite has no such rights.
 
 use super::Registry;
 use crate::store::StoreError;

@@ -1,7 +1,7 @@
 //! Many short texts in one piece of memory.
 //!
 //! A group's members are three texts each. As `String`s, those of a body of very short members would take more than the
-//! memory that is reserved for serving it (`gate::inflow`): 24 bytes each and an allocation, for members of 16 bytes. A
+//! memory that is reserved for serving it (`memory`): 24 bytes each and an allocation, for members of 16 bytes. A
 //! list of `String`s also allocates and frees each of them.
 
 use serde::{Serialize, Serializer};

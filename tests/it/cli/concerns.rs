@@ -63,11 +63,7 @@ fn sqlite_tenants_of_several_nodes_are_warned_about_and_are_no_fault() {
     let warned = warnings(&output);
     assert_eq!((output.code, output.stderr.as_str(), warned.len()), (0, "", 1), "{}", output.stdout);
     assert!(warned[0].contains("the tenants `globex`, `initech` are in SQLite"), "{}", warned[0]);
-    assert!(
-        warned[0].contains("This is fine with one node") && warned[0].contains("deploy/README.md"),
-        "{}",
-        warned[0]
-    );
+    assert!(warned[0].contains("This is fine with one node") && warned[0].contains("deploy/nodes.md"), "{}", warned[0]);
     assert!(output.stdout.contains("no faults, 3 tenants"), "{}", output.stdout);
 }
 

@@ -1,5 +1,5 @@
 //! Rows that `pg_restore --data-only --disable-triggers` writes into a migrated database, and the schema of one tenant, as
-//! deploy/README.md describes it.
+//! deploy/backup.md describes it.
 
 use std::process::Command;
 

@@ -139,8 +139,8 @@ on_both_databases! {
         });
         assert!(cause.expect("it is logged").contains(&id));
         // No copy of the key is left.
-        let readme = include_str!("../../../deploy/README.md");
-        let (_, section) = readme.split_once("#### A lost seal key\n").expect("the section is there");
+        let page = include_str!("../../../deploy/domains.md");
+        let (_, section) = page.split_once("### A lost seal key\n").expect("the section is there");
         let statements = section.split("```").nth(1).and_then(|block| block.strip_prefix("sql\n")).expect("it has SQL");
         let database = Database::connect(&scene.registry_url).await;
         database.execute(&statements.replace("ID", &id)).await;

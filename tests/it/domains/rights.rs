@@ -1,4 +1,4 @@
-//! A node whose role has only the rights that deploy/README.md documents.
+//! A node whose role has only the rights that deploy/registry.md documents.
 
 use std::time::{Duration, Instant};
 

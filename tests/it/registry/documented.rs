@@ -1,4 +1,4 @@
-//! What deploy/README.md documents of the registry works as written: the rights of a node's role, and the recipe.
+//! What deploy/registry.md documents of the registry works as written: the rights of a node's role, and the recipe.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::support::fixture::{Engine, on_both_databases};
 use crate::support::postgres::Postgres;
 use crate::support::process::python;
 
-const GUIDE: &str = include_str!("../../../deploy/README.md");
+const GUIDE: &str = include_str!("../../../deploy/registry.md");
 const README: &str = include_str!("../../../README.md");
 
 /// The only block of code in a language that has a text.

@@ -110,7 +110,7 @@ fn sqlite_file(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.db"))
 }
 
-/// Makes two tests of one text: `a_test::sqlite` and `a_test::postgres`.
+/// Makes two tests of one text: `NAME::sqlite` and `NAME::postgres`.
 macro_rules! on_both_databases {
     ($($(#[$meta:meta])* async fn $name:ident($engine:ident: Engine) $body:block)+) => {$(
         $(#[$meta])*
@@ -133,7 +133,7 @@ macro_rules! on_both_databases {
 }
 pub(crate) use on_both_databases;
 
-/// The same, and four more: `a_test::postgres_17`, `a_test::postgres_18`, `a_test::pooled` and `a_test::schema`.
+/// The same, and four more: `NAME::postgres_17`, `NAME::postgres_18`, `NAME::pooled` and `NAME::schema`.
 macro_rules! on_all_databases {
     ($($(#[$meta:meta])* async fn $name:ident($engine:ident: Engine) $body:block)+) => {$(
         $(#[$meta])*

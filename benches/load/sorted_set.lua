@@ -1,5 +1,5 @@
--- The usual rate limiter, to compare with: the window as a sorted set. The gateway does not use it. The bench
--- `window_scripts` measures it, and in the bench `load` plain hyper and Fastify limit with it.
+-- The usual rate limiter, to compare with: the window as a sorted set. The gateway does not use it: plain hyper and
+-- Fastify limit with it.
 --
 -- It decides like src/quota/window.lua, with the same arguments and the same answer, except that an entry of the log has
 -- 10 bytes, and that it does not handle a clock that is set back: a stamp from the future counts as new.

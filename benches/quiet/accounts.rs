@@ -1,17 +1,11 @@
-//! The accounts: copies of one migrated database with rows, in a temporary folder.
+//! The accounts: copies of one migrated database with rows.
 
-use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use serde_json::json;
-use tempfile::TempDir;
 
-use crate::process::checked;
-
-/// The program of this version.
-pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_formgate");
+use crate::world::{FILES, PLAIN, PROGRAM, World};
 
 /// The fewest files that a part of the bench keeps open.
 pub(crate) const FEWEST_OPEN: usize = 3;
@@ -26,22 +20,12 @@ pub(crate) const SUBMISSIONS: u64 = 100;
 /// would measure refusals.
 const BUDGET: u32 = 100_000;
 
-pub(crate) struct World {
-    /// That serves them, and that made their databases.
-    program: PathBuf,
-    pub(crate) accounts: usize,
-    /// Valid for each account, since all are copies.
-    pub(crate) token: String,
-    /// The URL of an account's database, before its number and after it.
-    url: [String; 2],
-    folder: TempDir,
-}
-
 impl World {
-    pub(crate) fn make(accounts: usize, program: &Path) -> anyhow::Result<Self> {
-        let world = Self::by(program, accounts, ["sqlite:data/t", ".db"])?;
+    /// Accounts with a SQLite file each.
+    pub(crate) fn of_files(accounts: usize, program: &Path) -> anyhow::Result<Self> {
+        let world = Self::by(program, accounts, FILES)?;
         for n in 1..accounts {
-            fs::copy(world.file(0), world.file(n))?;
+            world.copy_first_to(n)?;
         }
         Ok(world)
     }
@@ -52,80 +36,39 @@ impl World {
     }
 
     fn by(program: &Path, accounts: usize, url: [&str; 2]) -> anyhow::Result<Self> {
-        let (token, url) = (String::new(), url.map(str::to_owned));
-        let mut world = Self { program: program.to_owned(), accounts, token, url, folder: tempfile::tempdir()? };
-        // As in the example of a configuration: the folder of the configuration itself is watched for changes.
-        fs::create_dir(world.path("data"))?;
-        world.write(1, FEWEST_OPEN)?;
+        let mut world = Self::new(program, accounts, url)?;
+        world.configure_first(1, FEWEST_OPEN)?;
         world.formgate(&["migrate"])?;
         fs::write(world.path("rows.ndjson"), rows())?;
         let rows = world.path("rows.ndjson");
         world.formgate(&["import", "--tenant", "t0", rows.to_str().expect("a plain name")])?;
-        world.token = world.formgate(&["token", "create", "--tenant", "t0", "--name", "bench"])?;
+        world.create_token()?;
         Ok(world)
-    }
-
-    /// The program that serves them.
-    pub(crate) fn program(&self) -> &Path {
-        &self.program
     }
 
     /// The same accounts, with other URLs of their databases.
     pub(crate) fn with_urls(&self, url: [&str; 2]) -> anyhow::Result<Self> {
-        let (token, url) = (self.token.clone(), url.map(str::to_owned));
-        Ok(Self { program: self.program.clone(), accounts: self.accounts, token, url, folder: tempfile::tempdir()? })
+        let mut world = Self::new(&self.program, self.accounts, url)?;
+        world.token.clone_from(&self.token);
+        Ok(world)
     }
 
     /// Limits how many files, or connections to Postgres, are open at once.
     pub(crate) fn configure(&self, open: usize) -> anyhow::Result<()> {
-        self.write(self.accounts, open)
+        self.configure_first(self.accounts, open)
     }
 
-    fn write(&self, accounts: usize, open: usize) -> anyhow::Result<()> {
+    fn configure_first(&self, accounts: usize, open: usize) -> anyhow::Result<()> {
         let mib = (open * KIB).div_ceil(1024).max(1);
-        let mut text = format!(
-            "[gateway]\nlisten = [{{ address = \"127.0.0.1:0\", tls = false }}]\nadmin_listen = \"127.0.0.1:0\"\n\
-             [gateway.databases]\nsqlite_mib = {mib}\nmax_connections = {open}\nmax_shared_connections = {open}\n"
+        let gateway = format!(
+            "{PLAIN}[gateway.databases]\nsqlite_mib = {mib}\nmax_connections = {open}\nmax_shared_connections = {open}\n"
         );
-        for n in 0..accounts {
-            let (host, [before, after]) = (host(n), &self.url);
-            write!(
-                text,
-                "[[tenant]]\nslug = \"t{n}\"\nname = \"Tenant {n}\"\naddress = \"{host}\"\n\
-                 database = \"{before}{n}{after}\"\nrequests_per_minute = {BUDGET}\n"
-            )?;
-        }
-        Ok(fs::write(self.config(), text)?)
-    }
-
-    fn formgate(&self, arguments: &[&str]) -> anyhow::Result<String> {
-        checked(Command::new(&self.program).args(arguments).arg("--config").arg(self.config()))
-    }
-
-    pub(crate) fn config(&self) -> PathBuf {
-        self.path("tenants.toml")
-    }
-
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// The file of an account.
-    pub(crate) fn file(&self, n: usize) -> PathBuf {
-        self.path(&format!("data/t{n}.db"))
+        self.write(&self.config(), &gateway, &self.tenants(accounts, &format!("requests_per_minute = {BUDGET}\n")))
     }
 
     pub(crate) fn file_size(&self) -> anyhow::Result<u64> {
         Ok(fs::metadata(self.file(0))?.len())
     }
-
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-}
-
-pub(crate) fn host(n: usize) -> String {
-    format!("t{n}.example.com")
 }
 
 /// A small account: users, forms with elements, a group, and submissions with answers.

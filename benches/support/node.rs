@@ -35,7 +35,7 @@ pub(crate) struct Measured {
 impl Node {
     pub(crate) fn start(world: &World, environment: &[(&str, &Path)]) -> anyhow::Result<Self> {
         let log = world.path("log");
-        let mut command = bound_to_us(world.program(), "TERM");
+        let mut command = bound_to_us(&world.program, "TERM");
         command.args(["serve", "--config"]).arg(world.config()).envs(environment.iter().copied());
         command.stdout(Stdio::null()).stderr(fs::File::create(&log)?);
         let mut process = Process::start(command, "TERM")?;

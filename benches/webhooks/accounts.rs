@@ -1,12 +1,10 @@
-//! The accounts of a node, in a temporary folder: their configuration, forms, token and databases.
+//! The accounts: one with forms and a token, whose database others are copies of.
 
-use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::ensure;
-use tempfile::TempDir;
 
 use crate::caller::Caller;
 use crate::database::Database;
@@ -14,6 +12,7 @@ use crate::node::Node;
 use crate::postgres_server::Postgres;
 use crate::process::checked;
 use crate::receiver::Receiver;
+use crate::world::{FILES, PLAIN, PROGRAM, World};
 
 /// How many forms an account has. Each has a subscription in the parts that deliver a backlog.
 pub(crate) const FORMS: usize = 16;
@@ -45,81 +44,55 @@ impl On<'_> {
     }
 }
 
-pub(crate) struct World {
-    folder: TempDir,
-    /// The URL of an account's database, before its number and after it.
-    url: [String; 2],
-    /// Valid for each account, since all are copies.
-    token: String,
-    authority: PathBuf,
-}
-
 impl World {
     /// One account with forms. On Postgres, `name` begins the names of databases.
-    pub(crate) async fn make(on: On<'_>, name: &str, receiver: &Receiver) -> anyhow::Result<Self> {
-        let url = match on {
-            On::Sqlite => ["sqlite:data/t".to_owned(), ".db".to_owned()],
+    pub(crate) async fn with_forms(on: On<'_>, name: &str, receiver: &Receiver) -> anyhow::Result<Self> {
+        let mut world = match on {
+            On::Sqlite => Self::new(Path::new(PROGRAM), 1, FILES)?,
             On::Postgres(server) => {
                 server.execute("postgres", &[&format!("CREATE DATABASE {name}_0")])?;
-                [server.url(&format!("{name}_")), String::new()]
+                Self::new(Path::new(PROGRAM), 1, [&server.url(&format!("{name}_")), ""])?
             }
         };
-        let (folder, authority) = (tempfile::tempdir()?, receiver.authority());
-        let mut world = Self { folder, url, token: String::new(), authority };
-        // As in the example of a configuration: the folder of the configuration itself is watched for changes.
-        fs::create_dir(world.path("data"))?;
-        world.configure(1, true)?;
+        world.configure(1, true, receiver)?;
         world.formgate(&["migrate"])?;
-        world.token = world.formgate(&["token", "create", "--tenant", "t0", "--name", "bench"])?;
+        world.create_token()?;
         world.database().await?.execute(&forms()).await?;
         Ok(world)
     }
 
     /// Writes a configuration with this many accounts.
-    pub(crate) fn configure(&self, accounts: usize, delivers: bool) -> anyhow::Result<()> {
-        let mut text = format!(
-            "[gateway]\nlisten = [{{ address = \"127.0.0.1:0\", tls = false }}]\nadmin_listen = \"127.0.0.1:0\"\n\
-             [gateway.databases]\nmax_connections = {MAX_CONNECTIONS}\n\
+    pub(crate) fn configure(&self, accounts: usize, delivers: bool, receiver: &Receiver) -> anyhow::Result<()> {
+        let gateway = format!(
+            "{PLAIN}[gateway.databases]\nmax_connections = {MAX_CONNECTIONS}\n\
              [gateway.webhooks]\nenabled = {delivers}\nallow_targets = [\"127.0.0.0/8\"]\nca_file = \"{}\"\n\
              per_tenant = {AT_ONCE}\n",
-            self.authority.display()
+            receiver.authority().display()
         );
-        let [before, after] = &self.url;
-        for n in 0..accounts {
-            write!(
-                text,
-                "[[tenant]]\nslug = \"t{n}\"\nname = \"Tenant {n}\"\naddress = \"t{n}.example.com\"\n\
-                 database = \"{before}{n}{after}\"\nrequests_per_minute = 100000\n"
-            )?;
-        }
-        Ok(fs::write(self.config(), text)?)
+        self.write(&self.config(), &gateway, &self.tenants(accounts, "requests_per_minute = 100000\n"))
     }
 
     /// Writes a configuration for each of several nodes of a registry, and fills that with accounts.
-    pub(crate) fn configure_nodes(&self, nodes: usize, registry: &str, accounts: usize) -> anyhow::Result<()> {
+    pub(crate) fn configure_nodes(
+        &self,
+        nodes: usize,
+        registry: &str,
+        accounts: usize,
+        receiver: &Receiver,
+    ) -> anyhow::Result<()> {
         for node in 0..nodes {
-            let text = format!(
-                "[gateway]\nlisten = [{{ address = \"127.0.0.1:0\", tls = false }}]\nadmin_listen = \"127.0.0.1:0\"\n\
-                 registry = \"{registry}\"\nregistry_snapshot = \"snapshot-{node}.db\"\n\
+            let gateway = format!(
+                "{PLAIN}registry = \"{registry}\"\nregistry_snapshot = \"snapshot-{node}.db\"\n\
                  [gateway.webhooks]\nallow_targets = [\"127.0.0.0/8\"]\nca_file = \"{}\"\n\
                  [gateway.databases]\nmax_connections = {}\n",
-                self.authority.display(),
+                receiver.authority().display(),
                 (MAX_CONNECTIONS / nodes).max(2)
             );
-            fs::write(self.config_of(node), text)?;
-        }
-        let [before, after] = &self.url;
-        let mut text = String::new();
-        for n in 0..accounts {
-            write!(
-                text,
-                "[[tenant]]\nslug = \"t{n}\"\nname = \"Tenant {n}\"\naddress = \"t{n}.example.com\"\n\
-                 database = \"{before}{n}{after}\"\n"
-            )?;
+            self.write(&self.config_of(node), &gateway, "")?;
         }
         let import = self.path("import.txt");
-        fs::write(&import, text)?;
-        let mut command = Command::new(env!("CARGO_BIN_EXE_formgate"));
+        fs::write(&import, self.tenants(accounts, ""))?;
+        let mut command = Command::new(PROGRAM);
         command.args(["tenant", "import"]).arg(import).arg("--config").arg(self.config_of(0));
         checked(&mut command).map(drop)
     }
@@ -136,16 +109,11 @@ impl World {
 
     /// Connects to the database of an account.
     pub(crate) async fn database_of(&self, n: usize) -> anyhow::Result<Database> {
-        let [before, after] = &self.url;
-        match before.strip_prefix("sqlite:") {
-            Some(before) => Database::sqlite(&self.path(&format!("{before}{n}{after}"))).await,
-            None => Database::postgres(&format!("{before}{n}{after}")).await,
+        let url = self.database_url(n);
+        match url.strip_prefix("sqlite:") {
+            Some(file) => Database::sqlite(&self.path(file)).await,
+            None => Database::postgres(&url).await,
         }
-    }
-
-    /// The file of an account.
-    pub(crate) fn file(&self, n: usize) -> PathBuf {
-        self.path(&format!("data/t{n}.db"))
     }
 
     /// Subscribes the first account to the submissions of its first forms, each at a port of the receiver.
@@ -167,28 +135,6 @@ impl World {
             self.token,
             body.len()
         )
-    }
-
-    fn formgate(&self, arguments: &[&str]) -> anyhow::Result<String> {
-        checked(Command::new(env!("CARGO_BIN_EXE_formgate")).args(arguments).arg("--config").arg(self.config()))
-    }
-
-    /// The program that serves them.
-    #[expect(clippy::unused_self, reason = "other worlds have programs of other versions")]
-    pub(crate) fn program(&self) -> &'static str {
-        env!("CARGO_BIN_EXE_formgate")
-    }
-
-    pub(crate) fn config(&self) -> PathBuf {
-        self.path("tenants.toml")
-    }
-
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder().join(name)
-    }
-
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
     }
 }
 

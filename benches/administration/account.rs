@@ -1,8 +1,6 @@
-//! The account of a node, in a temporary folder: its configuration, its database, and administrators who are signed in.
+//! The account: its rows, and administrators who are signed in.
 
-use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,11 +8,10 @@ use sha2::{Digest, Sha256};
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
-use tempfile::TempDir;
 
 use crate::Sizes;
 use crate::postgres_server::Postgres;
-use crate::process::checked;
+use crate::world::{FILES, PLAIN, PROGRAM, World};
 
 /// How many sessions there are. Larger: nothing. Smaller: a session opens more pages than it may.
 pub(crate) const SESSIONS: usize = 100;
@@ -24,39 +21,21 @@ const ACTIVE: usize = 50;
 
 const DATABASE: &str = "administration";
 
-pub(crate) struct World {
-    folder: TempDir,
-    url: String,
-}
-
 impl World {
-    /// The program that serves it.
-    #[expect(clippy::unused_self, reason = "other worlds have programs of other versions")]
-    pub(crate) fn program(&self) -> &'static str {
-        env!("CARGO_BIN_EXE_formgate")
-    }
-
     pub(crate) fn on_sqlite() -> anyhow::Result<Self> {
-        Self::of("sqlite:account.db".to_owned())
+        Self::of(FILES)
     }
 
     pub(crate) fn on_postgres(server: &Postgres) -> anyhow::Result<Self> {
-        server.execute("postgres", &[&format!("CREATE DATABASE {DATABASE}")])?;
-        Self::of(server.url(DATABASE))
+        server.execute("postgres", &[&format!("CREATE DATABASE {DATABASE}0")])?;
+        Self::of([&server.url(DATABASE), ""])
     }
 
-    fn of(url: String) -> anyhow::Result<Self> {
-        let world = Self { folder: tempfile::tempdir()?, url };
-        let text = format!(
-            "[gateway]\nlisten = [{{ address = \"127.0.0.1:0\", tls = false }}]\nadmin_listen = \"127.0.0.1:0\"\n\
-             [gateway.administration]\n\
-             [[tenant]]\nslug = \"t0\"\nname = \"Tenant\"\naddress = \"t0.example.com\"\ndatabase = \"{}\"\n\
-             timezone = \"Europe/Berlin\"\n",
-            world.url
-        );
-        fs::write(world.config(), text)?;
-        let mut migrate = Command::new(env!("CARGO_BIN_EXE_formgate"));
-        checked(migrate.arg("migrate").arg("--config").arg(world.config()))?;
+    fn of(url: [&str; 2]) -> anyhow::Result<Self> {
+        let world = Self::new(Path::new(PROGRAM), 1, url)?;
+        let tenant = world.tenants(1, "timezone = \"Europe/Berlin\"\n");
+        world.write(&world.config(), &format!("{PLAIN}[gateway.administration]\n"), &tenant)?;
+        world.formgate(&["migrate"])?;
         Ok(world)
     }
 
@@ -121,14 +100,14 @@ impl World {
 
     async fn execute(&self, statements: &[String]) -> anyhow::Result<()> {
         if self.is_sqlite() {
-            let options = SqliteConnectOptions::new().filename(self.path("account.db"));
+            let options = SqliteConnectOptions::new().filename(self.file(0));
             let mut connection: SqliteConnection = options.connect().await?;
             for statement in statements {
                 sqlx::raw_sql(AssertSqlSafe(statement.clone())).execute(&mut connection).await?;
             }
             connection.close().await?;
         } else {
-            let mut connection = PgConnection::connect(&self.url).await?;
+            let mut connection = PgConnection::connect(&self.database_url(0)).await?;
             for statement in statements {
                 sqlx::raw_sql(AssertSqlSafe(statement.clone())).execute(&mut connection).await?;
             }
@@ -144,15 +123,7 @@ impl World {
     }
 
     fn is_sqlite(&self) -> bool {
-        self.url.starts_with("sqlite:")
-    }
-
-    pub(crate) fn config(&self) -> PathBuf {
-        self.path("tenants.toml")
-    }
-
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.database_url(0).starts_with("sqlite:")
     }
 }
 
