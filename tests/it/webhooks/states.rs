@@ -19,7 +19,7 @@ on_both_databases! {
         let receiver = Receiver::always(Act::status(200)).await;
         let id = scene.subscribe(&receiver, "submission.created", None).await["id"].clone();
         let bare = id.as_str().unwrap().trim_start_matches("hook_").parse().unwrap();
-        let location = DatabaseLocation::parse(&scene.site.database_url("acme"), "/".as_ref()).unwrap();
+        let location = DatabaseLocation::parse(scene.site.database_url("acme"), "/".as_ref()).unwrap();
         let store = Store::open(&location, 1).await.unwrap();
         let reason = DeliveryReason::Status { status: 503 };
         for (event, after) in SUBSCRIPTION_TRANSITIONS {
