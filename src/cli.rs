@@ -8,6 +8,7 @@ mod admin;
 mod audit;
 mod changes;
 mod check;
+mod config;
 mod demo;
 #[cfg(test)]
 mod documented;
@@ -58,6 +59,9 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Check the configuration, the certificates and every tenant's database; list every fault.
     Check(check::CheckArgs),
+    /// Describe the configuration, for editors.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     /// Trace one request, or the webhooks of a subscription: report at which step it would stop, and how to fix it.
     Explain(explain::ExplainArgs),
     /// Migrate the tenants' databases to the newest schema.
@@ -212,6 +216,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Completions(command) => manual::print_completions(&command),
         Command::Man(command) => manual::write_pages(&command),
         Command::Check(command) => on_runtime(None, DefaultLog::Command, check::run(&command)),
+        Command::Config(command) => config::run(&command),
         Command::Explain(command) => on_runtime(None, DefaultLog::Command, explain::run(&command)),
         Command::Migrate(command) => on_runtime(None, DefaultLog::Command, migrate::run(&command)),
         Command::Import(command) => on_runtime(None, DefaultLog::Command, import::run(&command)),

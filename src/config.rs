@@ -3,28 +3,33 @@
 //! Owns the meaning of `tenants.toml`. A [`Config`] exists only if the files have no fault, so no later code checks it
 //! again. Loading has two stages. Each continues after a fault, so that one run reports every fault:
 //!
-//! 1. `include` finds the files and `sections` splits them; `table` reads the TOML with the spans of keys and values,
-//!    and `gateway`, `tenant` and `database` interpret each table on its own.
+//! 1. `include` finds and parses the files; `table` reads the TOML with the spans of keys and values, and `gateway`, `tenant`
+//!    and the modules of the tables in them interpret each table on its own.
 //! 2. `unique` compares the tables with each other, and `coverage` compares hosts with certificates.
 //!
 //! The gateway starts after `unique` only: startup must neither wait for the certificates of thousands of tenants nor
 //! fail because of one of them. `formgate check` and a reload run `coverage` too.
 //!
+//! A key is declared once, in a row beside the reader of its table: `declaration` explains how, and what follows from it.
+//! `schema` writes all of them as a JSON schema. To add a key, add a row, the line that reads it, and a comment in
+//! `tenants.example.toml`; `tests/documents.rs` then writes the documentation.
+//!
 //! Every fault is a [`Problem`]. `source` redacts the lines that reports quote, so that no report shows a secret.
 
 mod acme;
 mod administration;
+mod certificate_files;
 mod context;
 mod coverage;
 mod database;
 mod databases;
+mod declaration;
 mod domains;
 mod drill;
 mod folders;
 mod gateway;
 mod hsts;
 mod include;
-mod keys;
 mod limits;
 mod listen;
 mod oidc;
@@ -33,6 +38,8 @@ mod places;
 mod problem;
 mod redis;
 pub mod registered;
+mod registry;
+mod schema;
 mod secret;
 mod sections;
 mod source;
@@ -42,14 +49,14 @@ mod tenant_variables;
 #[cfg(test)]
 mod tests;
 mod unique;
+mod values;
 mod watched;
 mod webhooks;
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::num::NonZero;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use http::HeaderValue;
@@ -58,6 +65,7 @@ use jiff::tz::TimeZone;
 pub use self::acme::{AcmeConfig, AuthorityLimits};
 pub use self::administration::{AdministrationConfig, Language};
 use self::context::LoadContext;
+use self::declaration::Shown;
 pub use self::domains::DomainsConfig;
 pub use self::drill::Mode;
 use self::gateway::GatewayTable;
@@ -65,14 +73,13 @@ pub use self::include::Sources;
 pub use self::limits::{ConnectionLimits, Limits, RequestLimits};
 pub use self::listen::{ListenConfig, ListenProtocol};
 pub use self::oidc::OidcConfig;
-pub use self::operator::{OperatorAddress, OperatorConfig, RegistryConfig};
+pub use self::operator::{OperatorAddress, OperatorConfig};
 use self::places::Places;
 pub use self::problem::{Problem, Problems, TenantOrigin};
 pub use self::redis::{OnRedisFailure, RedisConfig, RedisTarget};
 pub use self::registered::RegisteredTenant;
-pub use self::secret::holds_password;
+pub use self::registry::RegistryConfig;
 use self::source::SourceSpan;
-use self::tenant::LoadedTenant;
 pub use self::tenant_variables::TenantVariables;
 pub use self::watched::WatchedFolders;
 pub use self::webhooks::WebhookConfig;
@@ -106,8 +113,7 @@ impl Config {
     /// Every fault of all files, in file order.
     pub fn load(path: &Path) -> Result<Self, Problems> {
         let environment = |name: &str| std::env::var(name).ok();
-        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let read = Examination::read(path, &LoadContext::new(&environment, None, threads), CertificateChecks::Skip);
+        let read = Examination::read(path, &LoadContext::new(&environment, None), CertificateChecks::Skip);
         read.into_config()
     }
 
@@ -123,16 +129,29 @@ impl Config {
     /// certificates; `formgate check` passes `None`.
     #[must_use]
     pub fn examine(path: &Path, served: Option<&ServedConfig<'_>>) -> Examination {
-        // One thread, because a reload shares the machine with requests.
         let environment = |name: &str| std::env::var(name).ok();
-        Examination::read(path, &LoadContext::new(&environment, served, 1), CertificateChecks::Run)
+        Examination::read(path, &LoadContext::new(&environment, served), CertificateChecks::Run)
     }
 
     /// Like [`examine`](Self::examine), with the given environment.
     #[cfg(test)]
     fn load_with(path: &Path, environment: secret::Environment<'_>) -> Result<Self, Problems> {
-        Examination::read(path, &LoadContext::new(environment, None, 2), CertificateChecks::Run).into_config()
+        Examination::read(path, &LoadContext::new(environment, None), CertificateChecks::Run).into_config()
     }
+}
+
+/// Whether a configuration file contains a secret itself rather than the name of a variable.
+#[must_use]
+pub fn holds_password(text: &str) -> bool {
+    static SECRETS: LazyLock<BTreeSet<&str>> =
+        LazyLock::new(|| declaration::names(include::key::KEYS, |key| key.shown == Shown::Secret));
+    secret::holds_password(text, &SECRETS)
+}
+
+/// The JSON schema of a configuration file.
+#[must_use]
+pub fn schema() -> String {
+    schema::of(include::key::KEYS)
 }
 
 /// The running configuration, with which a new one is compared.
@@ -140,22 +159,15 @@ impl Config {
 pub struct ServedConfig<'s> {
     gateway: Option<&'s CertificateFiles>,
     tenant: &'s (dyn Fn(&str) -> Option<Arc<TenantConfig>> + Sync),
-    /// The tenants by the fingerprint of the TOML section they were read from.
-    by_fingerprint: HashMap<NonZero<u64>, &'s Arc<TenantConfig>>,
 }
 
 impl<'s> ServedConfig<'s> {
-    /// Takes the gateway's certificate files if it has any, a lookup of tenants by slug, and all tenants.
+    /// Takes the gateway's certificate files if it has any, and a lookup of tenants by slug.
     pub fn new(
         gateway: Option<&'s CertificateFiles>,
         tenant: &'s (dyn Fn(&str) -> Option<Arc<TenantConfig>> + Sync),
-        all: impl Iterator<Item = &'s Arc<TenantConfig>>,
     ) -> Self {
-        Self {
-            gateway,
-            tenant,
-            by_fingerprint: all.filter_map(|config| Some((config.section_fingerprint?, config))).collect(),
-        }
+        Self { gateway, tenant }
     }
 }
 
@@ -203,7 +215,7 @@ impl Examination {
         let registry = files.gateway.as_ref().and_then(|gateway| gateway.registry.clone());
         let (gateway, places) = files.gateway.map(|gateway| (gateway.config, gateway.places)).unwrap_or_default();
         let mut tenants = Vec::with_capacity(files.tenants.len());
-        tenants.extend(files.tenants.into_iter().filter_map(LoadedTenant::into_config));
+        tenants.extend(files.tenants.into_iter().filter_map(|tenant| tenant.config));
         let folders = WatchedFolders::of(files.folders, gateway.as_ref(), &tenants);
         let (sources, mut warnings) = (files.sources, files.warnings);
         let (further, problems) = context.take_problems().into_iter().partition(Problem::is_warning);
@@ -346,9 +358,6 @@ pub struct TenantConfig {
     pub oidc: Option<Arc<OidcConfig>>,
     /// Where the table is in the files, for faults that appear only later.
     pub origin: TenantOrigin,
-    /// A fingerprint of the TOML section, if the tenant has a section of its own. A reload does not parse an unchanged
-    /// section.
-    pub(crate) section_fingerprint: Option<NonZero<u64>>,
 }
 
 impl TenantConfig {
@@ -386,7 +395,6 @@ impl TenantConfig {
             group_guard,
             oidc,
             origin: _,
-            section_fingerprint: _,
         } = self;
         *slug == other.slug
             && *name == other.name
@@ -414,7 +422,7 @@ impl TenantConfig {
     /// Equal for two tenants with the same database; contains no password. Resolves the path of a SQLite file.
     #[must_use]
     pub fn database_identity(&self) -> String {
-        database::identity(&self.database, &LoadContext::new(&|_| None, None, 1))
+        database::identity(&self.database, &LoadContext::empty())
     }
 
     /// A fault of the tenant as a whole. The report points at the value of `slug`.

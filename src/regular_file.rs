@@ -28,8 +28,9 @@ pub(crate) const MAX_PEM: u64 = 4 * 1024 * 1024;
 
 /// The largest file of tenants, in bytes.
 ///
-/// Larger: a mistyped path occupies more memory. Smaller: one file can't hold 100,000 tenants.
-pub(crate) const MAX_TENANTS: u64 = 64 * 1024 * 1024;
+/// Larger: a mistyped path occupies more memory, of which the parser takes up to eighty times the file. Smaller: one file
+/// can't hold 10,000 tenants that use some optional keys.
+pub(crate) const MAX_TENANTS: u64 = 8 * 1024 * 1024;
 
 /// How long reading a file may take.
 ///

@@ -1,15 +1,18 @@
 """What tests/deploy checks that no tool knows: the dashboard by Grafana's library, and references between files.
 
     python tests/deploy.py dashboard      checks the dashboard and prints its expressions as rules for promtool
-    python tests/deploy.py consistency    checks the rest: alerts and runbook, manifests, the links of all Markdown files, and what maps.py checks
+    python tests/deploy.py consistency    checks the rest: alerts and runbook, manifests, the configurations that documents
+                                           show, the links of all Markdown files, and what maps.py checks
 """
 
 import itertools
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
+import jsonschema
 import ruamel.yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
@@ -145,6 +148,44 @@ def check_stops():
     expect(int(grace.removesuffix("s")) > DRAIN, "compose.yaml: stop_grace_period")
 
 
+def check_configurations():
+    """The schema accepts the example, also with its comments, and what documents show; and it finds faults of every kind."""
+    schema = json.loads((DEPLOY / "tenants.schema.json").read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    example = (ROOT / "tenants.example.toml").read_text()
+
+    def found(text):
+        errors = jsonschema.Draft7Validator(schema).iter_errors(tomllib.loads(text))
+        return [f"{error.json_path}: {error.message[:200]}" for error in errors]
+
+    shown = re.sub(r"^# ([a-z_]+ = )", r"\1", example, flags=re.MULTILINE)
+    texts = {"tenants.example.toml": example, "tenants.example.toml with its comments": shown}
+    for page in [ROOT / "README.md", *DEPLOY.glob("*.md")]:
+        for number, block in enumerate(re.findall(r"^```toml\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)):
+            # A part of a table has no required keys; two lines of `include` are of two nodes.
+            if block.startswith(("[gateway]\n", "[[tenant]]")) and "listen" in block:
+                texts[f"{page.name}, block {number}"] = block
+    expect(len(texts) > 3, "configurations: none were found in documents")
+    for name, text in texts.items():
+        for fault in found(text):
+            expect(False, f"{name}: the schema says {fault}")
+    for wrong, place in {
+        ('listen = ["0.0.0.0:8443"]', 'listn = ["0.0.0.0:8443"]'): "$.gateway",
+        ('listen = ["0.0.0.0:8443"]', "listen = []"): "$.gateway.listen",
+        ('listen = ["0.0.0.0:8443"]', 'listen = [{ address = "[::]:1", tls = 1 }]'): "$.gateway.listen[0]",
+        ("[gateway.databases]", "[gateway.databases]\nwait_ms = 0"): "$.gateway.databases.wait_ms",
+        ("[gateway.webhooks]", '[gateway.webhooks]\ntimeout_seconds = "15"'): "$.gateway.webhooks.timeout_seconds",
+        ("[gateway.webhooks]", "[gateway.webhooks]\nallow_targets = [7]"): "$.gateway.webhooks.allow_targets[0]",
+        ("[gateway.administration]", '[gateway.administration]\nlanguage = "fr"'): "$.gateway.administration.language",
+        ("[gateway.administration]", "[gateway.administration]\noidc = {}"): "$.gateway.administration.oidc",
+        ('slug = "acme"', ""): "$.tenant[0]",
+        ('slug = "acme"', 'slug = "acme"\ncolour = "red"'): "$.tenant[0]",
+        ('[tenant.tls."forms.acme.org"]', '[tenant.tls."forms.acme.org"]\npassword = "a"'): "$.tenant[0].tls['forms.acme.org']",
+    }.items():
+        text = example.replace(*wrong, 1)
+        expect(text != example and any(fault.startswith(place) for fault in found(text)), f"the schema accepts {wrong[1]}")
+
+
 def without_blocks(markdown):
     """The text without code blocks, in which `#` is a comment and `](` is no link."""
     return re.sub(r"^ *```.*?^ *```", "", markdown, flags=re.DOTALL | re.MULTILINE)
@@ -186,6 +227,7 @@ else:
     check_alerts()
     check_kubernetes()
     check_stops()
+    check_configurations()
     check_links()
     faults += maps.check()
 if faults:

@@ -4,18 +4,61 @@ use std::path::Path;
 
 use super::DomainsConfig;
 use super::context::LoadContext;
+use super::declaration::keys;
 use super::problem::Problem;
 use super::table::{StringValue, TableReader};
-use super::webhooks::{MAKE_KEY, read_authorities, read_key};
+use super::values::{MAKE_KEY, read_authorities, read_key};
 use crate::acme::{AcmeSettings, Authority, ChallengeKind, ExternalAccount};
 use crate::outbound::Target;
 use crate::seal::Seals;
 
-/// The default of `orders_per_3_hours`: what Let's Encrypt allows. Larger: an authority refuses, and counts that too.
-/// Smaller: many domains that are added at once wait for longer.
-const DEFAULT_ORDERS: u32 = 300;
 /// The largest limit of an authority. Larger: a typing mistake passes.
 const MAX_LIMIT: u32 = 1_000_000;
+
+const HTTP_01: &str = "http-01";
+const TLS_ALPN_01: &str = "tls-alpn-01";
+
+keys! { key:
+    contact = strings(),
+        "e-mail addresses to which the authorities write. An account that was registered with others gets these, if the \
+         authority shows contacts";
+    accept_terms = boolean(), "`true`: the terms of the authorities are accepted";
+    challenges = choices(&[HTTP_01, TLS_ALPN_01]).default("[\"http-01\", \"tls-alpn-01\"]"),
+        "how hosts are verified, in order of preference: at port 80, or by a handshake at port 443";
+    seal_keys = strings().secret().help(MAKE_KEY),
+        "the keys that seal private keys in the registry and on disk, each the Base64 of 32 bytes (`openssl rand -base64 32`). \
+         Each is listed once. The first one seals, all of them open; `formgate seal rotate` seals with the first what others \
+         have sealed";
+    ca = tables(ca_key::KEYS).without("Let's Encrypt"),
+        "[the authorities](#certificate-authorities), in order of preference: the first that CAA records allow, that works and \
+         that has an order left is asked";
+}
+
+keys! { ca_key:
+    name = string(), "its name in commands, metrics and the log";
+    directory = string(), "the URL of its ACME directory";
+    issuer = string().without("none"),
+        "its name in CAA records, such as `letsencrypt.org`; without it, CAA records are not compared with it";
+    profile = string().without("the authority's"), "the profile of its certificates, such as `shortlived`";
+    eab = table(eab_key::KEYS).without("none"), "the account at the authority to which orders are bound";
+    root = string().without("none"),
+        "a PEM file with the root of the authority's own TLS certificate, for private authorities";
+    /// The default is what Let's Encrypt allows. Larger: an authority refuses, and counts that too. Smaller: many domains that
+    /// are added at once wait for longer.
+    orders_per_3_hours = integer(1..=MAX_LIMIT).default("300"), "how many orders it allows in three hours";
+    certificates_per_domain_per_week = integer(1..=MAX_LIMIT).without("50 for Let's Encrypt, else no limit"),
+        "how many certificates it issues in a week for the hosts of a registered domain";
+    certificates_per_host_per_week = integer(1..=MAX_LIMIT).without("5 for Let's Encrypt, else no limit"),
+        "how many it issues in a week for the same host";
+    exempts_renewals = boolean().without("`true` for Let's Encrypt, else `false`"),
+        "whether renewals that name the certificate which they replace (`replaces` of ARI) count against none of these limits, \
+         so that they leave all orders for new hosts";
+}
+
+keys! { eab_key:
+    key_id = string().hidden(), "the id of the account, as the authority shows it";
+    hmac_key = string().secret(), "its key, as the authority shows it: take it from the environment";
+}
 
 /// The directory of Let's Encrypt, the authority if none is configured.
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
@@ -46,34 +89,27 @@ pub struct AuthorityLimits {
 
 impl AuthorityLimits {
     /// What Let's Encrypt allows, as it publishes it.
-    const LETS_ENCRYPT: Self =
-        Self { orders: DEFAULT_ORDERS, per_domain: Some(50), per_host: Some(5), exempts_renewals: true };
+    const LETS_ENCRYPT: Self = Self { orders: 300, per_domain: Some(50), per_host: Some(5), exempts_renewals: true };
 }
 
-/// Reads the table; `None` if it is missing or faulty. `folder` is that of the file.
-pub(super) fn read(
-    table: Option<TableReader<'_, '_>>,
-    domains: Option<&DomainsConfig>,
-    folder: &Path,
-) -> Option<AcmeConfig> {
-    let mut table = table?;
+/// Reads the table. `folder` is that of the file.
+pub(super) fn read(mut table: TableReader<'_, '_>, domains: Option<&DomainsConfig>, folder: &Path) -> AcmeConfig {
     let context = table.context();
-    let contact =
-        table.required_strings("contact").into_iter().filter_map(|text| read_contact(&text, context)).collect();
-    let accept_at = table.span_of("accept_terms");
-    if !table.boolean("accept_terms", false) {
+    let contact = table.strings(&key::contact).iter().filter_map(|text| read_contact(text, context)).collect();
+    let accept_at = table.span_of(&key::accept_terms);
+    if !table.boolean(&key::accept_terms) {
         let span = accept_at.as_ref().unwrap_or(table.span());
         let problem = Problem::at(span, "the terms of the authorities are not accepted");
         context.report(problem.help("read them, and set `accept_terms = true`"));
     }
-    let challenges = table.strings("challenges");
-    let mut challenges: Vec<_> = challenges.iter().filter_map(|text| read_challenge(text, context)).collect();
+    let mut challenges =
+        table.choices(&key::challenges, "unknown challenge").into_iter().map(challenge_of).collect::<Vec<_>>();
     if challenges.is_empty() {
         challenges = vec![ChallengeKind::Http01, ChallengeKind::TlsAlpn01];
     }
-    let keys = table.required_strings_with_help("seal_keys", MAKE_KEY);
+    let keys = table.strings(&key::seal_keys);
     let seals = read_keys(&keys, context);
-    let entries = table.tables("ca");
+    let entries = table.tables(&key::ca);
     let is_default = entries.is_empty();
     let mut authorities: Vec<Authority> = Vec::with_capacity(entries.len().max(1));
     let mut limits = Vec::with_capacity(entries.len().max(1));
@@ -97,7 +133,7 @@ pub(super) fn read(
     table.finish();
     let dns_servers = domains.map(|domains| domains.resolvers.clone()).unwrap_or_default();
     let requests = AcmeSettings { contact, challenges, authorities, dns_servers, ..AcmeSettings::default() };
-    Some(AcmeConfig { requests, limits, seals })
+    AcmeConfig { requests, limits, seals }
 }
 
 /// Reads `seal_keys`: the first one seals, and all of them open.
@@ -139,40 +175,34 @@ fn read_contact(text: &StringValue, context: &LoadContext<'_>) -> Option<String>
     Some(format!("mailto:{address}"))
 }
 
-fn read_challenge(text: &StringValue, context: &LoadContext<'_>) -> Option<ChallengeKind> {
-    match text.value.as_str() {
-        "http-01" => Some(ChallengeKind::Http01),
-        "tls-alpn-01" => Some(ChallengeKind::TlsAlpn01),
-        _ => {
-            let problem = Problem::at(&text.span, "unknown challenge");
-            context.report(problem.label("expected `http-01` or `tls-alpn-01`"));
-            None
-        }
-    }
+fn challenge_of(name: &str) -> ChallengeKind {
+    if name == HTTP_01 { ChallengeKind::Http01 } else { ChallengeKind::TlsAlpn01 }
 }
 
 /// Reads an entry of `[[gateway.acme.ca]]`.
-pub(super) fn read_authority(mut table: TableReader<'_, '_>, folder: &Path) -> Option<(Authority, AuthorityLimits)> {
+fn read_authority(mut table: TableReader<'_, '_>, folder: &Path) -> Option<(Authority, AuthorityLimits)> {
     let context = table.context();
-    let name = table.required_string("name").and_then(|text| read_name(text, context));
-    let directory = table.required_string("directory").and_then(|text| read_directory(&text, context));
-    let issuer = table.string("issuer").map(|text| text.value.to_ascii_lowercase());
-    let profile = table.string("profile").map(|text| text.value);
-    let external = table.table("eab").map(read_external_account);
-    let roots = table.string("root").map(|path| read_authorities(&path, folder, context));
+    let name = table.string(&ca_key::name).and_then(|text| read_name(text, context));
+    let directory = table.string(&ca_key::directory).and_then(|text| read_directory(&text, context));
+    let issuer = table.string(&ca_key::issuer).map(|text| text.value.to_ascii_lowercase());
+    let profile = table.string(&ca_key::profile).map(|text| text.value);
+    let external = table.table(&ca_key::eab).map(read_external_account);
+    let roots = table.string(&ca_key::root).map(|path| read_authorities(&path, folder, context));
     let is_known = directory.as_ref().is_some_and(is_lets_encrypt);
     let known = if is_known { Some(AuthorityLimits::LETS_ENCRYPT) } else { None };
-    let orders = table.integer("orders_per_3_hours", 1..=MAX_LIMIT, DEFAULT_ORDERS);
-    let mut limit = |key, known: Option<u32>| {
-        // 0 is out of the range, so it means a missing key.
-        let limit = table.integer(key, 1..=MAX_LIMIT, known.unwrap_or(0));
-        (limit > 0).then_some(limit)
+    let limits = AuthorityLimits {
+        orders: table.integer(&ca_key::orders_per_3_hours),
+        per_domain: table
+            .given_integer(&ca_key::certificates_per_domain_per_week)
+            .or(known.and_then(|known| known.per_domain)),
+        per_host: table
+            .given_integer(&ca_key::certificates_per_host_per_week)
+            .or(known.and_then(|known| known.per_host)),
+        exempts_renewals: table
+            .given_boolean(&ca_key::exempts_renewals)
+            .unwrap_or_else(|| known.is_some_and(|known| known.exempts_renewals)),
     };
-    let per_domain = limit("certificates_per_domain_per_week", known.and_then(|known| known.per_domain));
-    let per_host = limit("certificates_per_host_per_week", known.and_then(|known| known.per_host));
-    let exempts_renewals = table.boolean("exempts_renewals", known.is_some_and(|known| known.exempts_renewals));
     table.finish();
-    let limits = AuthorityLimits { orders, per_domain, per_host, exempts_renewals };
     let authority = Authority {
         name: name?,
         directory: directory?,
@@ -190,9 +220,9 @@ fn is_lets_encrypt(directory: &Target) -> bool {
 }
 
 /// Reads the table `eab` of an authority.
-pub(super) fn read_external_account(mut table: TableReader<'_, '_>) -> Option<ExternalAccount> {
+fn read_external_account(mut table: TableReader<'_, '_>) -> Option<ExternalAccount> {
     let context = table.context();
-    let (key_id, key) = (table.required_string("key_id"), table.required_string("hmac_key"));
+    let (key_id, key) = (table.string(&eab_key::key_id), table.string(&eab_key::hmac_key));
     table.finish();
     let (key_id, key) = (key_id?, key?);
     let account = ExternalAccount::new(&key_id.value, &key.value);

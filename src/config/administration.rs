@@ -11,26 +11,31 @@ use std::time::Duration;
 use url::Url;
 
 use super::context::LoadContext;
+use super::declaration::keys;
 use super::oidc::{self, OidcConfig};
 use super::problem::Problem;
 use super::table::{StringValue, TableReader};
 
-/// The default of `path`.
-const DEFAULT_PATH: &str = "/admin";
 /// The longest `path`. Larger: a typing mistake passes. Smaller: areas can't have a path within that of a product.
 const MAX_PATH: usize = 100;
-/// The default of `idle_minutes`. Larger: a browser that was left open stays signed in for longer. Smaller:
-/// administrators have to sign in again while they work.
-const DEFAULT_IDLE_MINUTES: u32 = 60;
-/// The largest `idle_minutes`: a day. Larger: sessions end in effect only by `session_hours`. Smaller: a page that is
-/// left open over lunch is always signed out.
-const MAX_IDLE_MINUTES: u32 = 1440;
-/// The default of `session_hours`: a working day. Larger: a stolen cookie is useful for longer. Smaller:
-/// administrators sign in several times a day.
-const DEFAULT_SESSION_HOURS: u32 = 12;
-/// The largest `session_hours`: a week. Larger: a person who lost the right to administer an account stays signed in for weeks.
-/// Smaller: an operator can't choose a session of a working week.
-const MAX_SESSION_HOURS: u32 = 168;
+
+keys! { key:
+    path = string().default("\"/admin\""),
+        "the path of the area, at the sign-in address of each tenant: `/` and names of letters, digits, `-` and `_`";
+    language = choice(&Language::TAGS).without("the browser's"),
+        "the language of all pages: `\"en\"` or `\"de\"`. By default, each browser gets the one of its `Accept-Language` header, and English if there \
+         is no such language";
+    /// The largest: a day. Larger: sessions end in effect only by `session_hours`. Smaller: a page that is left open over lunch
+    /// is always signed out.
+    idle_minutes = integer(1..=1440).default("60"), "a session ends after this time without a request";
+    /// The largest: a week. Larger: a person who lost the right to administer an account stays signed in for weeks. Smaller: an
+    /// operator can't choose a session of a working week.
+    session_hours = integer(1..=168).default("12"), "a session ends after this time however much it is used";
+    sign_in_url = string().without("none"),
+        "an `https://` URL: where a page sends an administrator without a session. `{slug}` is replaced by the tenant's slug";
+    oidc = table(oidc::key::KEYS).without("none"),
+        "the [OpenID provider](#openid-connect) of tenants that have none of their own";
+}
 
 /// What `sign_in_url` contains in place of the tenant's slug.
 const SLUG: &str = "{slug}";
@@ -48,13 +53,13 @@ impl Language {
     /// Every language.
     pub const ALL: [Self; 2] = [Self::English, Self::German];
 
+    /// Their language tags.
+    const TAGS: [&str; 2] = ["en", "de"];
+
     /// Its language tag (BCP 47).
     #[must_use]
     pub fn tag(self) -> &'static str {
-        match self {
-            Self::English => "en",
-            Self::German => "de",
-        }
+        Self::TAGS[self as usize]
     }
 }
 
@@ -85,15 +90,7 @@ pub struct AdministrationConfig {
 
 impl Default for AdministrationConfig {
     fn default() -> Self {
-        Self {
-            path: DEFAULT_PATH.into(),
-            language: None,
-            idle: Duration::from_mins(DEFAULT_IDLE_MINUTES.into()),
-            session: Duration::from_hours(DEFAULT_SESSION_HOURS.into()),
-            sign_in_url: None,
-            oidc: None,
-            asks_providers: true,
-        }
+        read(TableReader::empty(&LoadContext::empty(), key::KEYS), Path::new(""))
     }
 }
 
@@ -105,25 +102,22 @@ impl AdministrationConfig {
     }
 }
 
-/// Reads the table; `None` if it is missing. `folder` is that of the file.
-pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Option<AdministrationConfig> {
-    let mut table = table?;
-    let path = table.string("path").and_then(|text| read_path(text, table.context()));
-    let language = table.string("language").and_then(|text| read_language(&text, table.context()));
-    let idle = table.integer("idle_minutes", 1..=MAX_IDLE_MINUTES, DEFAULT_IDLE_MINUTES);
-    let session = table.integer("session_hours", 1..=MAX_SESSION_HOURS, DEFAULT_SESSION_HOURS);
-    let sign_in_url = table.string("sign_in_url").and_then(|text| read_url(text, table.context()));
-    let oidc = oidc::read(table.table("oidc"), folder).map(Arc::new);
-    table.finish();
-    Some(AdministrationConfig {
-        path: path.unwrap_or_else(|| DEFAULT_PATH.into()),
-        language,
-        idle: Duration::from_mins(idle.into()),
-        session: Duration::from_hours(session.into()),
-        sign_in_url,
-        oidc,
+/// Reads the table. `folder` is that of the file.
+pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> AdministrationConfig {
+    let context = table.context();
+    let path = table.string(&key::path).and_then(|text| read_path(text, context));
+    let language = table.choice(&key::language, "not a language of the administration area");
+    let config = AdministrationConfig {
+        path: path.unwrap_or_else(|| key::path.default_value().unwrap_or_default().into()),
+        language: language.and_then(|tag| Language::ALL.into_iter().find(|language| language.tag() == tag)),
+        idle: table.duration(&key::idle_minutes),
+        session: table.duration(&key::session_hours),
+        sign_in_url: table.string(&key::sign_in_url).and_then(|text| read_url(text, context)),
+        oidc: table.table(&key::oidc).and_then(|table| oidc::read(table, folder)).map(Arc::new),
         asks_providers: true,
-    })
+    };
+    table.finish();
+    config
 }
 
 /// A path whose segments need no escaping in a URL, in HTML or in a header.
@@ -142,16 +136,6 @@ fn read_path(text: StringValue, context: &LoadContext<'_>) -> Option<Box<str>> {
     };
     context.report(Problem::at(&text.span, "not a path of the administration area").label(fault));
     None
-}
-
-fn read_language(text: &StringValue, context: &LoadContext<'_>) -> Option<Language> {
-    let found = Language::ALL.into_iter().find(|language| language.tag() == text.value);
-    if found.is_none() {
-        let tags = Language::ALL.map(|language| format!("`{}`", language.tag())).join(" or ");
-        let problem = Problem::at(&text.span, "not a language of the administration area");
-        context.report(problem.label(format!("expected {tags}")));
-    }
-    found
 }
 
 /// An absolute URL, with or without `{slug}`.

@@ -12,17 +12,18 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::certificate_files::NamedFiles;
 use super::context::LoadContext;
-use super::gateway::{GatewayTable, NamedFiles};
+use super::gateway::GatewayTable;
 use super::problem::Problem;
 use super::source::SourceSpan;
-use super::tenant::{LoadedTenant, TenantTable};
+use super::tenant::TenantTable;
 use super::{CertificateFiles, GatewayConfig, ServedConfig, TenantConfig};
 use crate::certificate::{self, Certificate, CertificateError, Validity};
 use crate::host::{CertificateNames, HostName, HostPattern};
 
 /// Reports files that are not valid certificates or keys, and hosts that no certificate covers.
-pub(super) fn check(gateway: Option<&GatewayTable>, tenants: &[LoadedTenant], context: &LoadContext<'_>) {
+pub(super) fn check(gateway: Option<&GatewayTable>, tenants: &[TenantTable], context: &LoadContext<'_>) {
     if gateway.is_some_and(|gateway| !gateway.speaks_tls) {
         return;
     }
@@ -31,7 +32,7 @@ pub(super) fn check(gateway: Option<&GatewayTable>, tenants: &[LoadedTenant], co
     let are_obtained = gateway.is_some_and(|gateway| gateway.obtains_certificates);
     let (read, reported) = (HashMap::new(), HashSet::new());
     let mut coverage = Coverage { read, reported, shared: None, are_obtained, context, now };
-    let is_new = shared.is_some_and(|named| context.served().is_none_or(|served| served.gateway != Some(&named.files)));
+    let is_new = shared.is_some_and(|named| context.served.is_none_or(|served| served.gateway != Some(&named.files)));
     coverage.shared = shared.and_then(|named| {
         let names = if is_new { coverage.names(named) } else { coverage.names_of(&named.files) };
         Some((is_new, names?))
@@ -40,7 +41,7 @@ pub(super) fn check(gateway: Option<&GatewayTable>, tenants: &[LoadedTenant], co
 }
 
 /// Checks tenants of the registry, with a gateway's table that has no fault.
-pub(super) fn check_registered(gateway: &GatewayConfig, tenants: &[LoadedTenant], context: &LoadContext<'_>) {
+pub(super) fn check_registered(gateway: &GatewayConfig, tenants: &[TenantTable], context: &LoadContext<'_>) {
     let are_obtained = gateway.acme.is_some();
     if gateway.certificate.is_none() && !are_obtained {
         return;
@@ -65,33 +66,19 @@ struct Coverage<'r> {
 }
 
 impl Coverage<'_> {
-    fn check(&mut self, tenants: &[LoadedTenant]) {
+    fn check(&mut self, tenants: &[TenantTable]) {
         for tenant in tenants {
-            if !matches!(tenant, LoadedTenant::Valid(valid) if self.is_covered(&valid.config)) {
-                self.report(&tenant.table(self.context));
+            if !self.is_unchanged(tenant) {
+                self.report(tenant);
             }
         }
     }
 
-    /// Whether there is nothing to report for a tenant.
-    fn is_covered(&mut self, config: &TenantConfig) -> bool {
-        let served = self.served(&config.slug);
-        if self.shared.as_ref().is_none_or(|(is_new, _)| !is_new)
-            && served.as_ref().is_some_and(|served| std::ptr::eq(&**served, config))
-        {
-            return true;
-        }
-        let valid = |(_, files): &(HostPattern, CertificateFiles)| {
-            self.is_in_date(files) || served.as_ref().is_some_and(|served| has(served, files))
-        };
-        config.certificates.iter().all(valid)
-            && config.hosts().all(|host| match config.certificate(host) {
-                Some((_, files)) => {
-                    is_served(served.as_deref(), host, Some(files))
-                        || self.names_of(files).is_none_or(|names| names.covers(host))
-                }
-                None => self.is_shared(served.as_deref(), host),
-            })
+    /// Whether nothing is new: the tenant is already served, and with the same certificates.
+    fn is_unchanged(&self, tenant: &TenantTable) -> bool {
+        let Some(config) = &tenant.config else { return false };
+        let served = || self.served(&config.slug).is_some_and(|served| Arc::ptr_eq(&served, config));
+        self.shared.as_ref().is_none_or(|(is_new, _)| !is_new) && served()
     }
 
     /// Whether the gateway's certificate covers a host, or need not; true if that certificate could not be read.
@@ -133,7 +120,7 @@ impl Coverage<'_> {
     }
 
     fn served(&self, slug: &str) -> Option<Arc<TenantConfig>> {
-        self.context.served().and_then(|served: &ServedConfig<'_>| (served.tenant)(slug))
+        self.context.served.and_then(|served: &ServedConfig<'_>| (served.tenant)(slug))
     }
 
     /// The names and the validity of a pair of files, if it is valid.

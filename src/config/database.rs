@@ -62,7 +62,7 @@ pub(super) fn identity(location: &DatabaseLocation, context: &LoadContext<'_>) -
 
 /// Whether a location leads to a database, or to a file that SQLite keeps next to it. Looks at the file system.
 pub(super) fn is_file_of(location: &DatabaseLocation, database: &DatabaseLocation) -> bool {
-    let context = LoadContext::new(&|_| None, None, 1);
+    let context = LoadContext::empty();
     if identity(location, &context) == identity(database, &context) {
         return true;
     }

@@ -2,11 +2,22 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::declaration::keys;
 use super::problem::Problem;
 use super::source::SourceSpan;
 use super::table::TableReader;
-use super::webhooks::read_dns_server;
+use super::values::read_dns_server;
 use crate::host::HostName;
+
+keys! { key:
+    target = string().without("none"),
+        "the name that hosts point to with a CNAME record. `<slug>.<target>` is the label of one tenant: a host that points \
+         there proves that it is this tenant's";
+    addresses = strings().without("those of `target`"),
+        "the addresses of the gateway, for hosts that can have no CNAME record";
+    resolvers = strings().without("the system's"),
+        "the DNS servers that are asked, as `IP` or `IP:PORT`; the name servers of each domain are asked directly too";
+}
 
 /// The `[gateway.domains]` table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,13 +50,11 @@ impl DomainsConfig {
     }
 }
 
-/// Reads the table; `None` if it is missing or faulty. `registry` is where the registry is configured, which has the
-/// life of each domain.
-pub(super) fn read(table: Option<TableReader<'_, '_>>, registry: Option<&SourceSpan>) -> Option<DomainsConfig> {
-    let mut table = table?;
+/// Reads the table. `registry` is where the registry is configured, which has the life of each domain.
+pub(super) fn read(mut table: TableReader<'_, '_>, registry: Option<&SourceSpan>) -> DomainsConfig {
     let context = table.context();
-    let says_where = table.contains("target") || table.contains("addresses");
-    let target = table.string("target").and_then(|text| {
+    let says_where = table.contains(&key::target) || table.contains(&key::addresses);
+    let target = table.string(&key::target).and_then(|text| {
         let host = HostName::parse(&text.value).ok().filter(|host| host.as_str().contains('.'));
         if host.is_none() {
             let problem = Problem::at(&text.span, "not a host name");
@@ -53,7 +62,7 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, registry: Option<&SourceS
         }
         host
     });
-    let addresses = table.strings("addresses");
+    let addresses = table.strings(&key::addresses);
     let addresses: Vec<IpAddr> = addresses
         .iter()
         .filter_map(|text| {
@@ -64,7 +73,7 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, registry: Option<&SourceS
             address
         })
         .collect();
-    let resolvers = table.strings("resolvers");
+    let resolvers = table.strings(&key::resolvers);
     let resolvers = resolvers.iter().filter_map(|text| read_dns_server(text, context)).collect();
     if !says_where {
         let problem = Problem::at(table.span(), "nothing says where hosts have to point");
@@ -75,5 +84,5 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, registry: Option<&SourceS
         context.report(problem.help("set `registry` in `[gateway]`, such as `registry = \"sqlite:registry.db\"`"));
     }
     table.finish();
-    Some(DomainsConfig { target, addresses, resolvers, is_worked_on: true })
+    DomainsConfig { target, addresses, resolvers, is_worked_on: true }
 }

@@ -5,45 +5,21 @@
 
 use std::num::NonZero;
 use std::path::Path;
-use std::time::Duration;
 
-use redis::IntoConnectionInfo;
-use secrecy::SecretString;
-
-use super::context::LoadContext;
-use super::databases;
+use super::certificate_files::{self, NamedFiles};
+use super::declaration::{Key, keys, path_of};
+use super::listen::ListenAddresses;
 use super::places::Places;
 use super::problem::Problem;
+use super::redis::{SERVER_SCHEMES, TCP_SCHEMES, read_sentinel, read_url, sentinel_key};
 use super::source::SourceSpan;
-use super::table::{StringValue, TableReader};
+use super::table::TableReader;
 use super::{
-    CertificateFiles, GatewayConfig, ListenConfig, ListenProtocol, Mode, OnRedisFailure, RedisConfig, RedisTarget,
-    RegistryConfig, acme, administration, domains, hsts, limits, listen, operator, webhooks,
+    GatewayConfig, ListenConfig, ListenProtocol, Mode, OnRedisFailure, RedisConfig, RedisTarget, RegistryConfig,
+    TenantVariables, acme, administration, databases, domains, hsts, limits, listen, operator, registry, webhooks,
 };
 use crate::acme::ChallengeKind;
 use crate::metrics::TenantLabels;
-
-/// The default of `redis_timeout_ms`.
-///
-/// Larger: a Redis that hangs delays the first requests for longer. Smaller: nodes on a busy machine fall back to
-/// `on_redis_failure` while Redis is healthy, and together admit more than the limit.
-const DEFAULT_REDIS_TIMEOUT_MS: u32 = 500;
-/// The largest `redis_timeout_ms`. Larger: clients time out before the policy applies.
-const MAX_REDIS_TIMEOUT_MS: u32 = 60_000;
-/// The default of `drain_seconds`. Larger: above 30 s, many service managers kill the process first. Smaller: the
-/// slowest searches are cut off.
-const DEFAULT_DRAIN_SECONDS: u32 = 20;
-/// The largest `drain_seconds` and `shutdown_delay_seconds`. Larger: a stop is indistinguishable from a hang.
-/// Smaller: uploads and group writes with the longest time limit can't be drained.
-const MAX_DRAIN_SECONDS: u32 = 3600;
-/// The default of `shutdown_delay_seconds`. Larger: without a load balancer that polls `/readyz`, a stop waits for
-/// nothing. Smaller: impossible, it is 0.
-const DEFAULT_SHUTDOWN_DELAY_SECONDS: u32 = 0;
-/// The default of `window_seconds`: the minute in `requests_per_minute`.
-const DEFAULT_WINDOW_SECONDS: u32 = 60;
-/// The largest `window_seconds`. Larger: Redis keeps more timestamps per tenant than any sensible limit needs. Smaller:
-/// no budget per hour can be configured.
-const MAX_WINDOW_SECONDS: u32 = 3600;
 
 /// The largest `threads`.
 ///
@@ -51,13 +27,85 @@ const MAX_WINDOW_SECONDS: u32 = 3600;
 /// machines cannot use all of their cores.
 const MAX_THREADS: u32 = 1024;
 
-/// The default of `cache_mib`. It holds some thousand certificates, which covers those in use even if ten times as
-/// many are configured. Larger: a client that tries every name makes the process grow that far. Smaller: more
-/// handshakes read files.
-const DEFAULT_CACHE_MIB: u32 = 64;
-/// The largest `cache_mib`. Larger: a typing mistake passes, since no set of certificates in use needs that much.
-/// Smaller: a large machine can't keep all certificates of very many hosts in memory.
-const MAX_CACHE_MIB: u32 = 65_536;
+keys! { key:
+    listen = strings_or_tables(listen::key::KEYS).needs_restart(),
+        "the addresses that clients connect to, at least one: `\"IP:PORT\"` for TLS, or a [table](#listeners). Port 0 selects a \
+         free port";
+    admin_listen = string().without("not served").needs_restart(),
+        "the `\"IP:PORT\"` of [metrics and health](metrics.md), without TLS: keep it private";
+    redis = string().hidden().without("none").needs_restart(),
+        "the Redis that all nodes share: `redis://`, `rediss://` (TLS) or `unix://`; see [Redis](#redis)";
+    redis_sentinel = table(sentinel_key::KEYS).without("none").needs_restart(),
+        "instead of `redis`: [Sentinels](#sentinels) and the name of the master";
+    redis_cluster = strings().hidden().default("[]").needs_restart(),
+        "instead of `redis`: some nodes of a cluster, such as `[\"redis://…\"]`";
+    /// The largest. Larger: clients time out before the policy applies. The default, if it were larger: a Redis that hangs
+    /// delays the first requests for longer; smaller: nodes on a busy machine fall back to `on_redis_failure` while Redis is
+    /// healthy, and together admit more than the limit.
+    redis_timeout_ms = integer(1..=60_000).default("500").needs_restart(),
+        "how long a call to Redis may take before `on_redis_failure` applies. Calls usually take less than a millisecond, and \
+         some tenths of a second on a busy machine";
+    on_redis_failure = choice(&OnRedisFailure::NAMES).default("\"local\"").needs_restart(),
+        "what limits requests while Redis does not answer: `\"local\"` (each node by itself), `\"deny\"` (503), `\"allow\"` (no \
+         limit)";
+    /// The largest. Larger: a stop is indistinguishable from a hang. Smaller: uploads and group writes with the longest time
+    /// limit can't be drained. The default, if it were larger: without a load balancer that polls `/readyz`, a stop waits for
+    /// nothing.
+    shutdown_delay_seconds = integer(0..=3600).default("0").needs_restart(),
+        "how long a stopping node still accepts connections while `/readyz` already returns 503, so that balancers can take it \
+         out";
+    /// The largest as above. The default, if it were larger: above 30 s, many service managers kill the process first; smaller:
+    /// the slowest searches are cut off.
+    drain_seconds = integer(0..=3600).default("20").needs_restart(),
+        "how long a stopping node then waits for requests in flight";
+    hsts = string().without("not sent"),
+        "the `Strict-Transport-Security` header of every response over HTTPS, such as `\"max-age=31536000\"`; see \
+         [HTTPS only](#https-only)";
+    threads = integer(1..=MAX_THREADS).without("the cores that the process may use").needs_restart(),
+        "worker threads that serve requests. SQLite and file reads have threads of their own";
+    public_port = integer(1..=65_535).without("the port of the first TLS listener, or 443 without one"),
+        "the port in links to this gateway, where clients connect to another one: behind a balancer, in a container";
+    registry = string().hidden().without("none").needs_restart(),
+        "the database of [the registry](registry.md), which has tenants in addition to those of the files: \
+         `\"sqlite:PATH\"` or `\"postgres://…\"`, as for a [tenant](#tenants). Its tables are created at the first start";
+    registry_snapshot = string().default("\"registry-snapshot.db\"").needs_restart(),
+        "with `registry`: the SQLite file in which this node keeps the tenants that it last read from the registry, so that it \
+         starts while the registry is unavailable. Each node has its own, with mode 0600";
+    tenant_variables = strings().default("[\"FORMGATE_TENANT_*\"]").needs_restart(),
+        "the environment variables that tenants of the registry may use in `database` and `oidc.client_secret`: names, or \
+         beginnings of names with a `*` at the end. No other variable of a node reaches a tenant of the registry: see \
+         [`database`](#tenants)";
+    tenant_metrics = string().default("\"top:50\"").needs_restart(),
+        "which tenants have their own labels in the metrics: `\"top:N\"` (the busiest N), `\"all\"` or `\"none\"`";
+    /// The largest. Larger: Redis keeps more timestamps per tenant than any sensible limit needs. Smaller: no budget per hour
+    /// can be configured.
+    window_seconds = integer(1..=3600).default("60").needs_restart(),
+        "the window in which `requests_per_minute` are admitted. For tests only: callers expect a minute";
+    tls = table(tls_key::KEYS).without("required if an entry of `listen` uses TLS, unless `[gateway.acme]` is there"),
+        "the [certificate](#tls) of every host without one of its own";
+    databases = table(databases::key::KEYS).without("defaults").needs_restart(),
+        "limits on [the databases](#databases) of all tenants together";
+    limits = table(limits::key::KEYS).without("defaults").needs_restart(),
+        "[what clients may use](#limits)";
+    webhooks = table(webhooks::key::KEYS).without("defaults").needs_restart(), "how [webhooks](#webhooks) are sent";
+    administration = table(administration::key::KEYS).without("not served"),
+        "[the administration area](#the-administration-area)";
+    operator = table(operator::key::KEYS).without("not served").needs_restart(), "[the operator API](#the-operator-api)";
+    domains = table(domains::key::KEYS).without("none").needs_restart(),
+        "[where the hosts of tenants have to point](#domains)";
+    acme = table(acme::key::KEYS).without("none").needs_restart(), "[certificates by ACME](#certificates-by-acme)";
+}
+
+keys! { tls_key:
+    certificate = string().without("required without `[gateway.acme]`"), certificate_files::key::certificate.about;
+    private_key = string().without("required without `[gateway.acme]`"), certificate_files::key::private_key.about;
+    /// The largest. Larger: a typing mistake passes, since no set of certificates in use needs that much. Smaller: a large
+    /// machine can't keep all certificates of very many hosts in memory. The default holds some thousand certificates, which
+    /// covers those in use even if ten times as many are configured; if it were larger: a client that tries every name makes the
+    /// process grow that far; smaller: more handshakes read files.
+    cache_mib = integer(1..=65_536).default("64").needs_restart(),
+        "how much memory the tenants' certificates may use; they are read on first use";
+}
 
 /// The table, and the spans in it that later checks report.
 pub(super) struct GatewayTable {
@@ -85,44 +133,26 @@ impl GatewayTable {
 }
 
 /// The keys that configure Redis; at most one may be set.
-const REDIS_KEYS: [&str; 3] = ["redis", "redis_sentinel", "redis_cluster"];
-
-/// The paths of a certificate and its key, and where they are configured.
-#[derive(Clone)]
-pub(super) struct NamedFiles {
-    pub(super) files: CertificateFiles,
-    pub(super) certificate: SourceSpan,
-    pub(super) private_key: SourceSpan,
-    /// Whether the paths contain environment variables. If so, reports must not quote them: operators do put the key
-    /// itself where its path belongs.
-    pub(super) from_environment: bool,
-}
+const REDIS_KEYS: [&Key; 3] = [&key::redis, &key::redis_sentinel, &key::redis_cluster];
 
 /// Reads the `[gateway]` table.
 pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTable {
-    let (listen, admin_listen, mut taken) = listen::read(&mut table);
+    let context = table.context();
+    let mut taken = ListenAddresses::new(context);
+    let entries = table.strings_or_tables(&key::listen);
+    let listen: Vec<_> = entries.into_iter().filter_map(|entry| listen::read(entry, &mut taken)).collect();
+    let admin_listen = table.string(&key::admin_listen).and_then(|text| taken.read(&text));
     let mut places = Places::default();
     let redis_span = REDIS_KEYS.iter().find_map(|key| table.span_of(key));
-    let redis = read_redis(&mut table);
-    let drain = table.integer("drain_seconds", 0..=MAX_DRAIN_SECONDS, DEFAULT_DRAIN_SECONDS);
-    let delay = table.integer("shutdown_delay_seconds", 0..=MAX_DRAIN_SECONDS, DEFAULT_SHUTDOWN_DELAY_SECONDS);
-    let window = table.integer("window_seconds", 1..=MAX_WINDOW_SECONDS, DEFAULT_WINDOW_SECONDS);
-    let threads = table.integer("threads", 1..=MAX_THREADS, processors());
-    let hsts = hsts::read(&mut table);
-    let tenant_labels = read_tenant_labels(&mut table);
-    let databases = databases::read(table.table("databases"));
-    let limits = limits::read(table.table("limits"));
-    let webhooks = webhooks::read(table.table("webhooks"), folder);
-    let administration = administration::read(table.table("administration"), folder);
-    let public_port = read_public_port(&mut table);
-    let registry_span = table.span_of("registry");
-    let registry = operator::read_registry(&mut table, folder, &mut places);
-    let operator = operator::read(table.table("operator"), registry_span.is_some(), folder, &mut taken, &mut places);
+    let registry_span = table.span_of(&key::registry);
+    let registry = read_registry(&mut table, folder, &mut places);
+    let operator = table.table(&key::operator);
+    let operator =
+        operator.map(|table| operator::read(table, registry_span.is_some(), folder, &mut taken, &mut places));
     places.listen = taken.into_taken();
-    let domains = domains::read(table.table("domains"), registry_span.as_ref());
-    let has_acme = table.contains("acme");
-    let acme_span = table.span_of("acme");
-    let acme = acme::read(table.table("acme"), domains.as_ref(), folder);
+    let domains = table.table(&key::domains).map(|table| domains::read(table, registry_span.as_ref()));
+    let (has_acme, acme_span) = (table.contains(&key::acme), table.span_of(&key::acme));
+    let acme = table.table(&key::acme).map(|table| acme::read(table, domains.as_ref(), folder));
     if let Some((acme, span)) = acme.as_ref().zip(acme_span.as_ref())
         && !listen.is_empty()
         && !acme.requests.challenges.iter().any(|challenge| is_answered(*challenge, &listen))
@@ -130,58 +160,146 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
         let problem = Problem::at(span, "no entry of `listen` can answer the challenges of the authorities");
         let help = "`http-01` needs port 80, `{ address = \"0.0.0.0:80\", redirect_to_https = true }`, and `tls-alpn-01` a \
             listener that speaks TLS";
-        table.context().report(problem.help(help).into_warning());
+        context.report(problem.help(help).into_warning());
     }
-    let mut cache_mib = DEFAULT_CACHE_MIB;
     // The protocol of a faulty entry is unknown, so assume TLS.
     let speaks_tls = listen.is_empty() || listen.iter().any(|entry| entry.protocol == ListenProtocol::Tls);
-    if speaks_tls && !has_acme && !table.contains("tls") {
+    if speaks_tls && !has_acme && !table.contains(&key::tls) {
         let help = "an entry of `listen` speaks TLS: give it a certificate, or have certificates obtained with \
             `[gateway.acme]`; behind a balancer that ends TLS, write `{ address = …, tls = false }`";
-        table.context().report(Problem::at(table.span(), "missing table `tls`").help(help));
+        context.report(Problem::at(table.span(), "missing table `tls`").help(help));
     }
-    let mut is_faulty = false;
-    let certificate = table.table("tls").and_then(|tls| {
-        let files;
-        let is_optional = has_acme && !tls.contains("certificate") && !tls.contains("private_key");
-        (cache_mib, files) = if is_optional { (read_cache(tls), None) } else { read_tls(tls, folder) };
-        is_faulty = files.is_none() && !is_optional;
-        files
-    });
-    table.finish();
+    let tls = table.table(&key::tls);
+    let names_files = |tls: &TableReader<'_, '_>| {
+        !has_acme || tls.contains(&tls_key::certificate) || tls.contains(&tls_key::private_key)
+    };
+    let is_named = tls.as_ref().is_some_and(names_files);
+    let mut tls = tls.unwrap_or_else(|| TableReader::empty(context, tls_key::KEYS));
+    let certificate_cache = u64::from(tls.integer(&tls_key::cache_mib)) * 1024 * 1024;
+    let certificate = if is_named {
+        certificate_files::read(tls, folder)
+    } else {
+        tls.finish();
+        None
+    };
+    let is_faulty = is_named && certificate.is_none();
     let certificate = certificate.filter(|_| speaks_tls);
-    let is_complete = !is_faulty && (certificate.is_some() || !speaks_tls || has_acme);
-    let config = is_complete.then(|| GatewayConfig {
-        listen,
+    let config = GatewayConfig {
+        redis: read_redis(&mut table),
         admin_listen,
-        redis,
-        databases,
         certificate: certificate.as_ref().map(|certificate| certificate.files.clone()),
-        certificate_cache: u64::from(cache_mib) * 1024 * 1024,
-        quota_window: Duration::from_secs(window.into()),
-        shutdown_delay: Duration::from_secs(delay.into()),
-        drain: Duration::from_secs(drain.into()),
-        hsts,
-        threads: threads as usize,
-        tenant_labels,
-        limits,
-        webhooks,
-        administration,
-        public_port,
+        certificate_cache,
+        quota_window: table.duration(&key::window_seconds),
+        shutdown_delay: table.duration(&key::shutdown_delay_seconds),
+        drain: table.duration(&key::drain_seconds),
+        hsts: table.string(&key::hsts).and_then(|text| hsts::read(text, context)),
+        threads: table.given_integer(&key::threads).unwrap_or_else(processors) as usize,
+        tenant_labels: read_tenant_labels(&mut table),
+        databases: databases::read(table.table_or_defaults(&key::databases)),
+        limits: limits::read(table.table_or_defaults(&key::limits)),
+        webhooks: webhooks::read(table.table_or_defaults(&key::webhooks), folder),
+        administration: table.table(&key::administration).map(|table| administration::read(table, folder)),
+        public_port: table.given_integer(&key::public_port).and_then(|port| u16::try_from(port).ok()),
+        listen,
         registry,
         operator,
         domains,
         acme,
         mode: Mode::default(),
-    });
+    };
+    table.finish();
+    let is_complete = !is_faulty && (certificate.is_some() || !speaks_tls || has_acme);
     GatewayTable {
-        config,
+        config: is_complete.then_some(config),
         speaks_tls,
         obtains_certificates: has_acme,
         certificate,
         redis: redis_span,
         registry: registry_span,
         places,
+    }
+}
+
+/// Reads the keys of the registry; `None` if there is no registry.
+fn read_registry(table: &mut TableReader<'_, '_>, folder: &Path, places: &mut Places) -> Option<RegistryConfig> {
+    let context = table.context();
+    let has_variables = table.contains(&key::tenant_variables);
+    let variables = registry::read_variables(table.strings(&key::tenant_variables), context);
+    let variables = if has_variables { variables } else { TenantVariables::default() };
+    let snapshot_at = table.span_of(&key::registry_snapshot);
+    let (registry, snapshot) = (table.string(&key::registry), table.string(&key::registry_snapshot));
+    let Some(registry) = registry else {
+        if let Some(span) = snapshot_at {
+            let problem = Problem::at(&span, "there is no registry to keep a snapshot of");
+            context.report(problem.help("add `registry`, or remove this key"));
+        }
+        return None;
+    };
+    let snapshot = snapshot.map(|text| text.value);
+    let snapshot = snapshot.as_deref().or(key::registry_snapshot.default_value()).unwrap_or_default();
+    registry::read(&registry, (snapshot, snapshot_at.as_ref()), variables, folder, places, context)
+}
+
+impl GatewayConfig {
+    /// The keys whose values differ in another configuration and take effect at the next start.
+    #[must_use]
+    pub fn waiting_for_restart(&self, after: &Self) -> Vec<String> {
+        // Destructured, so that a new key can't be forgotten here.
+        let Self {
+            listen,
+            admin_listen,
+            redis,
+            databases,
+            certificate,
+            certificate_cache,
+            quota_window,
+            shutdown_delay,
+            drain,
+            hsts,
+            threads,
+            tenant_labels,
+            limits,
+            webhooks,
+            administration,
+            public_port,
+            registry,
+            operator,
+            domains,
+            acme,
+            mode: _,
+        } = self;
+        let places = |registry: &Option<RegistryConfig>| {
+            registry.as_ref().map(|RegistryConfig { database, snapshot, folder, variables: _, is_written: _ }| {
+                (database.clone(), snapshot.clone(), folder.clone())
+            })
+        };
+        let variables =
+            |registry: &Option<RegistryConfig>| registry.as_ref().map(|registry| registry.variables.clone());
+        let changes = [
+            (&key::listen, *listen != after.listen),
+            (&key::admin_listen, *admin_listen != after.admin_listen),
+            (&key::redis, *redis != after.redis),
+            (&key::databases, *databases != after.databases),
+            (&key::window_seconds, *quota_window != after.quota_window),
+            (&key::shutdown_delay_seconds, *shutdown_delay != after.shutdown_delay),
+            (&key::drain_seconds, *drain != after.drain),
+            (&key::hsts, *hsts != after.hsts),
+            (&key::threads, *threads != after.threads),
+            (&key::tenant_metrics, *tenant_labels != after.tenant_labels),
+            (&key::tls, *certificate != after.certificate),
+            (&tls_key::cache_mib, *certificate_cache != after.certificate_cache),
+            (&key::limits, *limits != after.limits),
+            (&key::webhooks, *webhooks != after.webhooks),
+            (&key::administration, *administration != after.administration),
+            (&key::public_port, *public_port != after.public_port),
+            (&key::registry, places(registry) != places(&after.registry)),
+            (&key::tenant_variables, variables(registry) != variables(&after.registry)),
+            (&key::operator, *operator != after.operator),
+            (&key::domains, *domains != after.domains),
+            (&key::acme, *acme != after.acme),
+        ];
+        let waiting = changes.into_iter().filter(|(key, is_changed)| *is_changed && key.needs_restart);
+        waiting.map(|(changed, _)| path_of(key::KEYS, changed)).collect()
     }
 }
 
@@ -193,55 +311,15 @@ fn is_answered(challenge: ChallengeKind, listen: &[ListenConfig]) -> bool {
     })
 }
 
-/// The port in links, if it is set. 0, which is out of its range, stands for a missing key.
-fn read_public_port(table: &mut TableReader<'_, '_>) -> Option<u16> {
-    let port = table.integer("public_port", 1..=u16::MAX.into(), 0);
-    u16::try_from(port).ok().filter(|port| *port > 0)
-}
-
 /// The processors that this process may use, by its affinity and its cgroup.
 fn processors() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     u32::try_from(processors).unwrap_or(MAX_THREADS).min(MAX_THREADS)
 }
 
-/// Reads `[gateway.tls]`: the size of the cache, and the files.
-pub(super) fn read_tls(mut table: TableReader<'_, '_>, folder: &Path) -> (u32, Option<NamedFiles>) {
-    let cache_mib = read_cache_mib(&mut table);
-    (cache_mib, read_files(table, folder))
-}
-
-/// Reads `[gateway.tls]` without files: each host gets a certificate of its own.
-fn read_cache(mut table: TableReader<'_, '_>) -> u32 {
-    let cache_mib = read_cache_mib(&mut table);
-    table.finish();
-    cache_mib
-}
-
-fn read_cache_mib(table: &mut TableReader<'_, '_>) -> u32 {
-    table.integer("cache_mib", 1..=MAX_CACHE_MIB, DEFAULT_CACHE_MIB)
-}
-
-/// Reads a table of two paths, relative to the folder of the file.
-pub(super) fn read_files(mut table: TableReader<'_, '_>, folder: &Path) -> Option<NamedFiles> {
-    let certificate = table.required_string("certificate");
-    let private_key = table.required_string("private_key");
-    table.finish();
-    let (certificate, private_key) = certificate.zip(private_key)?;
-    Some(NamedFiles {
-        from_environment: certificate.from_environment || private_key.from_environment,
-        files: CertificateFiles {
-            certificate: folder.join(certificate.value).into(),
-            private_key: folder.join(private_key.value).into(),
-        },
-        certificate: certificate.span,
-        private_key: private_key.span,
-    })
-}
-
 /// `"top:50"`, `"all"` or `"none"`.
 fn read_tenant_labels(table: &mut TableReader<'_, '_>) -> TenantLabels {
-    let Some(text) = table.string("tenant_metrics") else { return TenantLabels::default() };
+    let Some(text) = table.string(&key::tenant_metrics) else { return TenantLabels::default() };
     let top = || text.value.strip_prefix("top:")?.parse().ok().filter(|most| *most > 0).map(TenantLabels::Top);
     match text.value.as_str() {
         "all" => TenantLabels::All,
@@ -257,23 +335,14 @@ fn read_tenant_labels(table: &mut TableReader<'_, '_>) -> TenantLabels {
 fn read_redis(table: &mut TableReader<'_, '_>) -> Option<RedisConfig> {
     let mut given: Vec<_> = REDIS_KEYS.iter().filter_map(|key| table.span_of(key)).collect();
     given.sort_by_key(SourceSpan::line_and_column);
-    let url = table.string("redis");
-    let timeout = table.integer("redis_timeout_ms", 1..=MAX_REDIS_TIMEOUT_MS, DEFAULT_REDIS_TIMEOUT_MS);
-    let on_failure = table.string("on_redis_failure");
-    let on_failure = on_failure.map_or(OnRedisFailure::default(), |text| match text.value.as_str() {
-        "local" => OnRedisFailure::Local,
-        "deny" => OnRedisFailure::Deny,
-        "allow" => OnRedisFailure::Allow,
-        _ => {
-            let problem = Problem::at(&text.span, "unknown policy");
-            table.context().report(problem.label("expected `local`, `deny` or `allow`"));
-            OnRedisFailure::default()
-        }
-    });
+    let url = table.string(&key::redis);
+    let timeout = table.duration(&key::redis_timeout_ms);
+    let on_failure = table.choice(&key::on_redis_failure, "unknown policy");
+    let on_failure = on_failure.and_then(|name| OnRedisFailure::ALL.into_iter().find(|policy| policy.name() == name));
     let server = url.and_then(|text| read_url(text, &SERVER_SCHEMES, table.context()));
-    let cluster = table.strings("redis_cluster");
+    let cluster = table.strings(&key::redis_cluster);
     let cluster: Vec<_> = cluster.into_iter().filter_map(|url| read_url(url, &TCP_SCHEMES, table.context())).collect();
-    let sentinel = table.table("redis_sentinel").map(read_sentinel);
+    let sentinel = table.table(&key::redis_sentinel).map(read_sentinel);
     let target = match (server, sentinel, cluster) {
         (None, None, nodes) if nodes.is_empty() => return None,
         (Some(url), None, nodes) if nodes.is_empty() => RedisTarget::Server { url },
@@ -290,33 +359,5 @@ fn read_redis(table: &mut TableReader<'_, '_>) -> Option<RedisConfig> {
             return None;
         }
     };
-    Some(RedisConfig { target, timeout: Duration::from_millis(timeout.into()), on_failure })
-}
-
-const SERVER_SCHEMES: [&str; 3] = ["redis://", "rediss://", "unix://"];
-const TCP_SCHEMES: [&str; 2] = ["redis://", "rediss://"];
-
-/// Parses a URL with one of the schemes.
-fn read_url(text: StringValue, schemes: &[&str], context: &LoadContext<'_>) -> Option<SecretString> {
-    let known = schemes.iter().any(|scheme| text.value.starts_with(scheme));
-    // The error of the redis crate may quote the URL, which may contain a password.
-    if known && text.value.as_str().into_connection_info().is_ok() {
-        return Some(text.value.into());
-    }
-    let expected: Vec<_> = schemes.iter().map(|scheme| format!("`{scheme}`")).collect();
-    let label = format!("expected {} and what follows it", expected.join(" or "));
-    context.report(Problem::at(&text.span, "not the URL of a Redis server").label(label));
-    None
-}
-
-pub(super) fn read_sentinel(mut table: TableReader<'_, '_>) -> Option<RedisTarget> {
-    let sentinels = table.required_strings("sentinels");
-    let sentinels: Vec<_> =
-        sentinels.into_iter().filter_map(|url| read_url(url, &TCP_SCHEMES, table.context())).collect();
-    let master = table.required_string("master");
-    let username = table.string("username").map(|text| text.value);
-    let password = table.string("password").map(|text| text.value.into());
-    let database = table.integer("database", 0..=u32::MAX, 0);
-    table.finish();
-    Some(RedisTarget::Sentinel { sentinels, master: master?.value, username, password, database })
+    Some(RedisConfig { target, timeout, on_failure: on_failure.unwrap_or_default() })
 }

@@ -5,18 +5,18 @@
 
 use http::HeaderValue;
 
+use super::context::LoadContext;
 use super::problem::Problem;
-use super::table::TableReader;
+use super::table::StringValue;
 
-/// Reads the key; `None` if it is missing or faulty.
-pub(super) fn read(table: &mut TableReader<'_, '_>) -> Option<HeaderValue> {
-    let text = table.string("hsts")?;
+/// Reads a value; `None` if it is faulty.
+pub(super) fn read(text: StringValue, context: &LoadContext<'_>) -> Option<HeaderValue> {
     match check(&text.value) {
         Ok(()) => HeaderValue::try_from(text.value).ok(),
         Err(fault) => {
             let problem = Problem::at(&text.span, "not a value of `Strict-Transport-Security`").label(fault);
             let help = "write `max-age=` and seconds, and after it, where it holds, `; includeSubDomains; preload`";
-            table.context().report(problem.help(help));
+            context.report(problem.help(help));
             None
         }
     }

@@ -9,24 +9,42 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
-use toml::de::DeTable;
+use toml::de::{DeTable, Error};
 
 use super::context::LoadContext;
+use super::declaration::keys;
 use super::folders::folder_of;
 use super::gateway::{self, GatewayTable};
 use super::problem::Problem;
-use super::sections::{self, Sections};
-use super::source::{SourceFile, SourceSection, SourceSpan};
+use super::sections;
+use super::source::{SourceFile, SourceSpan};
 use super::table::{StringValue, TableReader};
-use super::tenant::{self, LoadedTenant, ParsedSection};
+use super::tenant::{self, TenantTable};
 use crate::file_stamp::FileStamp;
 use crate::regular_file::{self, MAX_TENANTS};
+
+/// How many syntax errors of a file are reported. Larger: a file that is not TOML at all gets a report many times its size.
+/// Smaller: an operator fixes the errors in more rounds.
+const MAX_ERRORS: usize = 1000;
+
+/// The largest file of which all syntax errors are reported and not only the first, in bytes. Larger: a file that is not TOML at
+/// all holds up a reload for seconds. Smaller: an operator fixes the errors of a file of many tenants in more rounds.
+const MAX_RECOVERED: usize = 1024 * 1024;
+
+keys! { key:
+    include = strings().default("[]"),
+        "patterns of further files, such as `[\"tenants.d/*.toml\"]`. These files may contain only `[[tenant]]` tables. A pattern \
+         without matches is a warning";
+    gateway = table(gateway::key::KEYS).without("required, but not in included files"), "[the gateway](#the-gateway)";
+    tenant = tables(tenant::key::KEYS).without("required without `include` and a registry"),
+        "[a tenant](#tenants); all files together may have 10,000";
+}
 
 /// The tables of all files, each checked on its own.
 #[derive(Default)]
 pub(super) struct LoadedFiles {
     pub(super) gateway: Option<GatewayTable>,
-    pub(super) tenants: Vec<LoadedTenant>,
+    pub(super) tenants: Vec<TenantTable>,
     /// The folders of all files, and those that patterns search.
     pub(super) folders: BTreeSet<PathBuf>,
     /// The files that were read, to detect later whether they changed.
@@ -88,10 +106,13 @@ pub(super) fn read(path: &Path, context: &LoadContext<'_>) -> LoadedFiles {
         }
     };
     let mut patterns = Vec::new();
-    loaded.tenants = read_text(path, 0, text, context, |root, section_count| {
-        let has_tenants = section_count > 0 || root.contains("tenant") || root.contains("include");
-        patterns = root.strings("include");
-        loaded.gateway = root.required_table("gateway").map(|table| gateway::read(table, &folder));
+    loaded.tenants = read_text(path, 0, text, context, |root| {
+        let has_tenants = root.contains(&key::tenant) || root.contains(&key::include);
+        patterns = root.strings(&key::include);
+        if !root.contains(&key::gateway) {
+            root.context().report(Problem::at(root.span(), "missing table `gateway`"));
+        }
+        loaded.gateway = root.table(&key::gateway).map(|table| gateway::read(table, &folder));
         if !has_tenants && loaded.gateway.as_ref().is_none_or(|gateway| gateway.registry.is_none()) {
             let problem = Problem::at(root.span(), "there is no tenant");
             root.context().report(problem.help("add a `[[tenant]]` table, or a registry: `registry` in `[gateway]`"));
@@ -119,16 +140,14 @@ pub(super) fn read(path: &Path, context: &LoadContext<'_>) -> LoadedFiles {
             files.push((path, order, pattern));
         }
     }
-    context.read_in_batches(
-        &files,
-        |context, (path, order, pattern)| read_included(path, *order, pattern, context),
-        |tenants| loaded.tenants.append(tenants),
-    );
+    for (path, order, pattern) in files {
+        loaded.tenants.extend(read_included(&path, order, pattern, context));
+    }
     loaded
 }
 
 /// Reads an included file, which may contain `[[tenant]]` tables only.
-fn read_included(path: &Path, order: usize, pattern: &SourceSpan, context: &LoadContext<'_>) -> Vec<LoadedTenant> {
+fn read_included(path: &Path, order: usize, pattern: &SourceSpan, context: &LoadContext<'_>) -> Vec<TenantTable> {
     let text = match regular_file::read(path, MAX_TENANTS) {
         Ok(text) => text,
         Err(error) => {
@@ -137,94 +156,68 @@ fn read_included(path: &Path, order: usize, pattern: &SourceSpan, context: &Load
             return Vec::new();
         }
     };
-    read_text(path, order, text, context, |root, _| {
-        root.refuse("gateway", "an included file can't hold `gateway`: it may hold `[[tenant]]` tables only");
-        root.refuse("include", "an included file can't hold `include`: it may hold `[[tenant]]` tables only");
+    read_text(path, order, text, context, |root| {
+        root.refuse(&key::gateway, "an included file can't hold `gateway`: it may hold `[[tenant]]` tables only");
+        root.refuse(&key::include, "an included file can't hold `include`: it may hold `[[tenant]]` tables only");
     })
 }
 
-/// Reads the tenants of a file; `read_others` reads its other keys and gets the number of tenants already read. For a
-/// file that is not valid TOML, only the syntax errors are reported, since its contents are unknown.
+/// Reads the tenants of a file; `read_others` reads its other keys. For a file that is not valid TOML, only the syntax errors are reported, since its contents are unknown.
 fn read_text<'r>(
     path: &Path,
     order: usize,
     bytes: Vec<u8>,
     context: &'r LoadContext<'r>,
-    read_others: impl FnOnce(&mut TableReader<'r, '_>, usize),
-) -> Vec<LoadedTenant> {
+    read_others: impl FnOnce(&mut TableReader<'r, '_>),
+) -> Vec<TenantTable> {
     let text = match String::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
             let valid = error.utf8_error().valid_up_to();
             let text = String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned();
-            let span = SourceSpan::new(&SourceSection::new(&SourceFile::broken(path, order, text), 0), valid..valid);
+            let span = SourceSpan::new(&SourceFile::new(path, order, text, key::KEYS), valid..valid);
             context.report(Problem::at(&span, "the file is not UTF-8"));
             return Vec::new();
         }
     };
-    read_file(SourceFile::new(path, order, text), context, read_others)
+    read_file(&SourceFile::new(path, order, text, key::KEYS), context, read_others)
 }
 
 /// The same of a text that was decoded.
 pub(super) fn read_file<'r>(
-    file: Arc<SourceFile>,
+    file: &Arc<SourceFile>,
     context: &'r LoadContext<'r>,
-    read_others: impl FnOnce(&mut TableReader<'r, '_>, usize),
-) -> Vec<LoadedTenant> {
-    let sections = Sections::split(file.text());
-    if sections.has_oversized_part(file.text()) {
-        let problem = Problem::of_file(file.path(), "more than 4 MiB of the file have no `[[tenant]]` header");
-        context.report(problem.help("name a file of tenants, each in a table of its own"));
-        return Vec::new();
-    }
-    if let Some(root) = sections.parse_root().filter(|_| !sections.tenants.is_empty()) {
-        let fork = context.fork();
-        // If any section is not a TOML document of its own, the file is parsed as a whole instead.
-        let mut every = true;
-        let mut tenants = Vec::with_capacity(sections.tenants.len());
-        fork.read_in_batches(
-            &sections.tenants,
-            |context, section| ParsedSection::read(&file, section.clone(), file.folder(), context),
-            |parsed| match parsed {
-                Some(parsed) => parsed.push_into(&file, &fork, &mut tenants),
-                None => every = false,
-            },
-        );
-        if every {
-            context.absorb(&fork);
-            let mut root = TableReader::root(context, &SourceSection::new(&file, 0), root);
-            read_others(&mut root, tenants.len());
-            root.tables("tenant");
-            root.finish();
-            return tenants;
+    read_others: impl FnOnce(&mut TableReader<'r, '_>),
+) -> Vec<TenantTable> {
+    let document = match DeTable::parse(file.text()) {
+        Ok(document) => document.into_inner(),
+        Err(first) => {
+            report_syntax(file, first, context);
+            return Vec::new();
         }
-    }
-    let faults = match DeTable::parse(file.text()) {
-        Ok(document) => {
-            let mut root = TableReader::root(context, &SourceSection::new(&file, 0), document.into_inner());
-            read_others(&mut root, 0);
-            let tables = root.tables("tenant");
-            let tenants =
-                tables.into_iter().map(|table| LoadedTenant::Table(Box::new(tenant::read(table, file.folder()))));
-            let tenants = tenants.collect();
-            root.finish();
-            return tenants;
-        }
-        Err(_) => sections::faults(file.text()),
     };
+    let mut root = TableReader::root(context, file, document);
+    read_others(&mut root);
+    let tenants = root.tables(&key::tenant).into_iter().map(|table| tenant::read(table, file.folder())).collect();
+    root.finish();
+    tenants
+}
+
+/// Reports the syntax errors of a text that is not valid TOML.
+fn report_syntax(file: &Arc<SourceFile>, first: Error, context: &LoadContext<'_>) {
     let single = sections::single_brackets(file.text());
-    let source = SourceSection::new(&file.into_broken(), 0);
     for span in &single {
         let problem =
-            Problem::at(&SourceSpan::new(&source, span.clone()), "expected an array of tables").label("found a table");
+            Problem::at(&SourceSpan::new(file, span.clone()), "expected an array of tables").label("found a table");
         context.report(problem.help("write `[[tenant]]`, with two pairs of brackets, for each tenant"));
     }
     // The "duplicate key" errors follow from such a header, which has its own report.
     let follows = |message: &str| !single.is_empty() && message.contains("duplicate key");
-    for (span, message) in faults.into_iter().filter(|(_, message)| !follows(message)) {
-        context.report(Problem::at(&SourceSpan::new(&source, span), message));
+    let is_small = file.text().len() <= MAX_RECOVERED;
+    let errors = if is_small { DeTable::parse_recoverable(file.text()).1 } else { vec![first] };
+    for error in errors.iter().take(MAX_ERRORS).filter(|error| !follows(error.message())) {
+        context.report(Problem::at(&SourceSpan::new(file, error.span().unwrap_or_default()), error.message()));
     }
-    Vec::new()
 }
 
 /// The files that a pattern matches, sorted. Reports an error and returns `None` if they can't be determined.

@@ -1,22 +1,78 @@
 //! The `[gateway.limits]` table.
 //!
-//! Owns its keys and their ranges. The limits themselves document their defaults and what breaks when one is larger or
-//! smaller: [`ConnectionLimits`] and [`RequestLimits`]. The ranges exclude values with which no request could be
-//! served (a body of zero bytes) and values that would limit nothing.
+//! Owns its keys, their defaults and their ranges. The limits themselves document what breaks when one is larger or smaller:
+//! [`ConnectionLimits`] and [`RequestLimits`]. The ranges exclude values with which no request could be served (a body of zero
+//! bytes) and values that would limit nothing.
 
 mod connection;
 mod request;
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::context::LoadContext;
+use super::declaration::{Key, keys};
 use super::table::TableReader;
 
 pub use connection::ConnectionLimits;
 pub use request::RequestLimits;
 
+const MIB: u32 = 1024 * 1024;
+
+keys! { key:
+    handshake_seconds = integer(1..=60).default("5"),
+        "protects from clients that connect and stay silent. Covers the TLS handshake and the HTTP/2 preface together";
+    head_seconds = integer(1..=60).default("10"), "protects from HTTP/1.1 request heads that arrive byte by byte";
+    head_bytes = integer(4096..=65_536).default("32768"),
+        "protects the memory that is held before anything is checked, HTTP/1.1: 431";
+    http2_head_bytes = integer(4096..=65_536).default("16384"),
+        "the same for HTTP/2, where a few bytes expand to many: 431";
+    head_fields = integer(10..=200).default("100"), "protects from many small header fields: 431";
+    target_bytes = integer(256..=32_768).default("8192"), "protects from long request targets: 414";
+    body_seconds = integer(1..=3600).default("30"), "protects from endless bodies: 408";
+    body_grace_seconds = integer(1..=60).default("5"),
+        "protects from slow bodies: after this time, a body must have arrived at `body_bytes_per_second`";
+    body_bytes_per_second = integer(1..=MIB).default("1000"), "the average rate that a body must have by then: 408";
+    body_bytes = integer(1024..=64 * MIB).default("1048576"),
+        "protects from large bodies: 413, before a byte is read if the length is declared";
+    group_body_bytes = integer(1024..=256 * MIB).default("16777216"), "the same for `PUT /group`";
+    request_seconds = integer(1..=600).default("15"),
+        "protects from slow requests, not counting the time to read the body: 504";
+    group_request_seconds = integer(1..=3600).default("60"), "the same for `PUT /group`";
+    write_seconds = integer(1..=600).default("30"),
+        "protects from clients that stop reading a response, including bytes in kernel buffers (`TCP_USER_TIMEOUT`)";
+    idle_seconds = integer(1..=3600).default("60"),
+        "protects from connections without a request; pings do not count as activity";
+    connection_seconds = integer(1..=86_400).default("3600"),
+        "protects from endless connections: after this time, the next request is the last one";
+    connection_requests = integer(1..=10_000_000).default("10000"), "the same, by number of requests";
+    overhead_factor = integer(1..=1000).default("8"),
+        "protects from floods of bytes that belong to no request (PING, SETTINGS, PRIORITY, empty frames, tiny TLS records): at \
+         most this multiple of the bytes of requests and responses, plus `overhead_bytes`";
+    overhead_bytes = integer(65_536..=1024 * MIB).default("1048576"), "how many such bytes are allowed in any case";
+    streams = integer(1..=1000).default("100"), "protects from many concurrent HTTP/2 requests on one connection";
+    resets = integer(1..=1_000_000).default("500"),
+        "protects from cancelled requests: a connection is closed after more resets than this, if over half of them came before \
+         the response";
+    connections = integer(1..=1_000_000).default("10000"),
+        "protects from too many connections: at this number, the node stops accepting until others close. Lowered at start if \
+         the limit of open files is too low, see below";
+    connections_per_address = integer(1..=1_000_000).default("256"),
+        "protects from one address (IPv6: one /64) that takes all connections: further ones are closed at once";
+    in_flight = integer(1..=1_000_000).default("1024"), "protects from too many requests in flight: 503 with `Retry-After`";
+    memory_bytes = integer(MIB..=4095 * MIB).default("805306368"),
+        "protects from large bodies and responses that exhaust the node's memory: 503 with `Retry-After`. A body counts four \
+         times; a response counts until its last byte is sent, one of more than 1 MiB 2 MiB";
+    memory_bytes_per_tenant = integer(MIB..=4095 * MIB).default("268435456"),
+        "protects from one tenant that uses all of it";
+    bad_tokens_burst = integer(1..=1_000_000).default("100"),
+        "protects from guessed tokens: after this number of bad tokens, an address is limited to `bad_tokens_per_second`";
+    bad_tokens_per_second = integer(1..=100_000).default("10"),
+        "the rate of such an address: 429 with `Retry-After`, without a look-up. Tokens that were valid on this node within a \
+         day are exempt";
+}
+
 /// All limits of `[gateway.limits]`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Limits on connections.
     pub connection: ConnectionLimits,
@@ -24,64 +80,62 @@ pub struct Limits {
     pub request: RequestLimits,
 }
 
-const MIB: u32 = 1024 * 1024;
+/// What a gateway uses that configures none.
+impl Default for Limits {
+    fn default() -> Self {
+        read(TableReader::empty(&LoadContext::empty(), key::KEYS))
+    }
+}
 
-/// Reads the table; a missing key keeps its default.
-pub(super) fn read(table: Option<TableReader<'_, '_>>) -> Limits {
-    let mut limits = Limits::default();
-    let Some(mut table) = table else { return limits };
-    let Limits { connection, request } = &mut limits;
-    seconds(&mut table, "handshake_seconds", 1..=60, &mut connection.handshake);
-    seconds(&mut table, "head_seconds", 1..=60, &mut connection.head);
-    bytes(&mut table, "head_bytes", 4096..=65_536, &mut request.head_bytes);
-    bytes(&mut table, "http2_head_bytes", 4096..=65_536, &mut request.http2_head_bytes);
-    bytes(&mut table, "head_fields", 10..=200, &mut request.head_fields);
-    bytes(&mut table, "target_bytes", 256..=32_768, &mut request.target_bytes);
-    seconds(&mut table, "body_seconds", 1..=3600, &mut request.body);
-    seconds(&mut table, "body_grace_seconds", 1..=60, &mut request.body_grace);
-    number(&mut table, "body_bytes_per_second", 1..=MIB, &mut request.body_rate);
-    bytes(&mut table, "body_bytes", 1024..=64 * MIB, &mut request.body_bytes);
-    bytes(&mut table, "group_body_bytes", 1024..=256 * MIB, &mut request.group_body_bytes);
-    seconds(&mut table, "request_seconds", 1..=600, &mut request.request);
-    seconds(&mut table, "group_request_seconds", 1..=3600, &mut request.group_request);
-    seconds(&mut table, "write_seconds", 1..=600, &mut connection.write);
-    seconds(&mut table, "idle_seconds", 1..=3600, &mut connection.idle);
-    seconds(&mut table, "connection_seconds", 1..=86_400, &mut connection.age);
-    long(&mut table, "connection_requests", 1..=10_000_000, &mut connection.requests);
-    long(&mut table, "overhead_factor", 1..=1000, &mut connection.overhead_factor);
-    long(&mut table, "overhead_bytes", 65_536..=1024 * MIB, &mut connection.overhead_bytes);
-    number(&mut table, "streams", 1..=1000, &mut connection.streams);
-    long(&mut table, "resets", 1..=1_000_000, &mut connection.resets);
-    bytes(&mut table, "connections", 1..=1_000_000, &mut connection.connections);
-    number(&mut table, "connections_per_address", 1..=1_000_000, &mut connection.connections_per_address);
-    bytes(&mut table, "in_flight", 1..=1_000_000, &mut request.in_flight);
-    bytes(&mut table, "memory_bytes", MIB..=4095 * MIB, &mut request.memory_bytes);
-    bytes(&mut table, "memory_bytes_per_tenant", MIB..=4095 * MIB, &mut request.memory_bytes_per_tenant);
-    number(&mut table, "bad_tokens_burst", 1..=1_000_000, &mut request.bad_tokens_burst);
-    number(&mut table, "bad_tokens_per_second", 1..=100_000, &mut request.bad_tokens_rate);
+/// Reads the table.
+pub(super) fn read(mut table: TableReader<'_, '_>) -> Limits {
+    let mut size = |key: &'static Key| table.integer(key) as usize;
+    let head_bytes = size(&key::head_bytes);
+    let http2_head_bytes = size(&key::http2_head_bytes);
+    let head_fields = size(&key::head_fields);
+    let target_bytes = size(&key::target_bytes);
+    let body_bytes = size(&key::body_bytes);
+    let group_body_bytes = size(&key::group_body_bytes);
+    let request = RequestLimits {
+        head_bytes,
+        http2_head_bytes,
+        head_fields,
+        target_bytes,
+        body_bytes,
+        group_body_bytes,
+        in_flight: size(&key::in_flight),
+        memory_bytes: size(&key::memory_bytes),
+        memory_bytes_per_tenant: size(&key::memory_bytes_per_tenant),
+        body: table.duration(&key::body_seconds),
+        body_grace: table.duration(&key::body_grace_seconds),
+        body_rate: table.integer(&key::body_bytes_per_second),
+        request: table.duration(&key::request_seconds),
+        group_request: table.duration(&key::group_request_seconds),
+        bad_tokens_burst: table.integer(&key::bad_tokens_burst),
+        bad_tokens_rate: table.integer(&key::bad_tokens_per_second),
+    };
+    let connection = ConnectionLimits {
+        handshake: table.duration(&key::handshake_seconds),
+        head: table.duration(&key::head_seconds),
+        write: table.duration(&key::write_seconds),
+        idle: table.duration(&key::idle_seconds),
+        age: table.duration(&key::connection_seconds),
+        requests: table.integer(&key::connection_requests).into(),
+        overhead_factor: table.integer(&key::overhead_factor).into(),
+        overhead_bytes: table.integer(&key::overhead_bytes).into(),
+        streams: table.integer(&key::streams),
+        resets: table.integer(&key::resets).into(),
+        connections: table.integer(&key::connections) as usize,
+        connections_per_address: table.integer(&key::connections_per_address),
+        closing: Duration::from_secs(5),
+        drain_grace: Duration::from_secs(1),
+        linger: Duration::from_secs(5),
+        linger_total: Duration::from_secs(30),
+        // See `ConnectionLimits::head_bytes`: the gate must receive a head in order to refuse it.
+        head_bytes: 2 * head_bytes.max(http2_head_bytes).max(target_bytes),
+        // See `ConnectionLimits::linger_bytes`.
+        linger_bytes: 2 * group_body_bytes.max(body_bytes),
+    };
     table.finish();
-    // See `ConnectionLimits::head_bytes`: the gate must receive a head in order to refuse it.
-    connection.head_bytes = 2 * request.head_bytes.max(request.http2_head_bytes).max(request.target_bytes);
-    // See `ConnectionLimits::linger_bytes`.
-    connection.linger_bytes = 2 * request.group_body_bytes.max(request.body_bytes);
-    limits
-}
-
-fn number(table: &mut TableReader<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut u32) {
-    *limit = table.integer(key, range, *limit);
-}
-
-fn long(table: &mut TableReader<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut u64) {
-    let default = u32::try_from(*limit).expect("the defaults lie within the ranges");
-    *limit = table.integer(key, range, default).into();
-}
-
-fn bytes(table: &mut TableReader<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut usize) {
-    let default = u32::try_from(*limit).expect("the defaults lie within the ranges");
-    *limit = table.integer(key, range, default) as usize;
-}
-
-fn seconds(table: &mut TableReader<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut Duration) {
-    let default = u32::try_from(limit.as_secs()).expect("the defaults lie within the ranges");
-    *limit = Duration::from_secs(table.integer(key, range, default).into());
+    Limits { connection, request }
 }

@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use super::context::LoadContext;
+use super::declaration::keys;
 use super::problem::Problem;
 use super::source::SourceSpan;
 use super::table::{StringOrTable, StringValue, TableReader};
@@ -49,56 +50,51 @@ impl From<SocketAddr> for ListenConfig {
     }
 }
 
-/// Reads `listen` and `admin_listen`.
-pub(super) fn read<'r>(
-    table: &mut TableReader<'r, '_>,
-) -> (Vec<ListenConfig>, Option<SocketAddr>, ListenAddresses<'r>) {
-    let mut addresses = ListenAddresses::new(table.context());
-    let entries = table.required_strings_or_tables("listen");
-    let listen = entries.into_iter().filter_map(|entry| match entry {
-        StringOrTable::String(text) => addresses.read(&text).map(ListenConfig::from),
-        StringOrTable::Table(table) => read_table(table, &mut addresses),
-    });
-    let listen = listen.collect();
-    let admin_listen = table.string("admin_listen").and_then(|text| addresses.read(&text));
-    (listen, admin_listen, addresses)
+keys! { key:
+    address = string(), "the `\"IP:PORT\"`";
+    tls = boolean().default("true"), "`false`: plain HTTP, for a balancer that terminates TLS";
+    http2 = boolean().default("false"), "with `tls = false`: HTTP/2 instead of HTTP/1.1";
+    redirect_to_https = boolean().default("false"), "`true`: plain HTTP that only redirects to `https://`";
+    https_port = integer(1..=65_535).default("443"), "with `redirect_to_https`: the port of the redirect's target";
+    proxy_protocol_from = strings().default("[]"),
+        "the balancers that send the PROXY protocol: networks such as `\"10.0.0.0/8\"`, or addresses";
 }
 
-/// Reads every key that an entry may have, whichever are set.
-pub(super) fn read_every_key(mut table: TableReader<'_, '_>) {
-    for key in ["address", "proxy_protocol_from", "tls", "http2", "redirect_to_https", "https_port"] {
-        table.string(key);
+/// Reads an entry of `listen`.
+pub(super) fn read(entry: StringOrTable<'_, '_>, addresses: &mut ListenAddresses<'_>) -> Option<ListenConfig> {
+    match entry {
+        StringOrTable::String(text) => addresses.read(&text).map(ListenConfig::from),
+        StringOrTable::Table(table) => read_table(table, addresses),
     }
-    table.finish();
 }
 
 fn read_table(mut table: TableReader<'_, '_>, addresses: &mut ListenAddresses<'_>) -> Option<ListenConfig> {
-    let address = table.required_string("address").and_then(|text| addresses.read(&text));
+    let address = table.string(&key::address).and_then(|text| addresses.read(&text));
     let protocol = read_protocol(&mut table);
-    let proxies = table.strings("proxy_protocol_from");
+    let proxies = table.strings(&key::proxy_protocol_from);
     let proxies = proxies.into_iter().filter_map(|text| read_network(&text, table.context())).collect();
     table.finish();
     Some(ListenConfig { address: address?, protocol, proxies })
 }
 
 fn read_protocol(table: &mut TableReader<'_, '_>) -> ListenProtocol {
-    let says_tls = table.contains("tls");
-    let tls = table.boolean("tls", true);
-    if table.boolean("redirect_to_https", false) {
+    let says_tls = table.contains(&key::tls);
+    let tls = table.boolean(&key::tls);
+    if table.boolean(&key::redirect_to_https) {
         if says_tls {
             let title = "`tls` and `redirect_to_https` exclude each other";
             table.context().report(Problem::at(table.span(), title).label("a redirect speaks plain HTTP by itself"));
         }
-        let https_port = table.integer("https_port", 1..=u16::MAX.into(), DEFAULT_HTTPS_PORT.into());
-        table.refuse("http2", "a redirect speaks HTTP/1.1 alone");
+        let https_port = table.integer(&key::https_port);
+        table.refuse(&key::http2, "a redirect speaks HTTP/1.1 alone");
         return ListenProtocol::Redirect { https_port: u16::try_from(https_port).expect("within its range") };
     }
-    table.refuse("https_port", "`https_port` needs `redirect_to_https = true`");
+    table.refuse(&key::https_port, "`https_port` needs `redirect_to_https = true`");
     if tls {
-        table.refuse("http2", "with TLS, callers choose HTTP/2 themselves; `http2` needs `tls = false`");
+        table.refuse(&key::http2, "with TLS, callers choose HTTP/2 themselves; `http2` needs `tls = false`");
         return ListenProtocol::Tls;
     }
-    if table.boolean("http2", false) { ListenProtocol::Http2 } else { ListenProtocol::Http1 }
+    if table.boolean(&key::http2) { ListenProtocol::Http2 } else { ListenProtocol::Http1 }
 }
 
 /// Parses a network, or an address as a network of one.
@@ -122,7 +118,7 @@ impl<'r> ListenAddresses<'r> {
         Self { context, taken: Vec::new() }
     }
 
-    fn read(&mut self, text: &StringValue) -> Option<SocketAddr> {
+    pub(super) fn read(&mut self, text: &StringValue) -> Option<SocketAddr> {
         let Ok(address) = text.value.parse::<SocketAddr>() else {
             let problem = Problem::at(&text.span, "not an address to listen on");
             self.context.report(problem.label("expected `IP:PORT`"));

@@ -12,20 +12,45 @@ use serde_json::Value;
 use url::Url;
 
 use super::context::LoadContext;
+use super::declaration::keys;
 use super::problem::Problem;
 use super::table::{StringValue, TableReader};
-use super::webhooks::read_authorities;
+use super::values::read_authorities;
 use crate::outbound::Target;
 use crate::store::AdminRole;
 
-/// The default of `scopes`.
-const DEFAULT_SCOPES: &str = "openid email profile";
 /// The longest value of a string. Larger: addresses and cookies of a sign-in get longer than browsers and proxies take.
 /// Smaller: some providers' secrets and claim names do not fit.
 const MAX_TEXT: usize = 512;
 /// The most values of a role. Larger: a list of persons that belongs in a group of the provider. Smaller: an operator
 /// with a group for each team can't list them.
 const MAX_VALUES: usize = 100;
+
+keys! { key:
+    issuer = string(),
+        "the provider's `https://` URL, to the letter as in `issuer` of its `/.well-known/openid-configuration`. It may be at a \
+         private address, but not at a link-local one. The shared issuers of Microsoft Entra ID (`common`, `organizations`, \
+         `consumers`) are refused";
+    client_id = string(), "formgate's id at the provider";
+    client_secret = string().secret().with_variables_in_registry(),
+        "its secret at the provider: take it from the environment";
+    scopes = string().default("\"openid email profile\""),
+        "what to ask for, separated by spaces; `openid` is one of them";
+    role_claim = string(),
+        "the claim of the ID token that decides the role: a string, or an array of strings. Safe are claims that only \
+         administrators of the provider set, such as `roles`, `groups` or a mapped one, and `sub`. `email` counts only if it is \
+         [verified](administration.md#sign-in-with-openid-connect). What users can choose themselves is refused: `name`, \
+         `preferred_username`, `upn`, `nickname` and the other claims of a profile";
+    admin_values = strings().default("[]"), "the values that give the role `admin`; at most 100";
+    viewer_values = strings().default("[]"),
+        "the values that give the role `viewer`; one of the two lists has a value";
+    emails_are_verified = boolean().default("false"),
+        "whether you vouch for the e-mail addresses of this provider where an ID token does not say that they are verified. \
+         `true` is safe only if no user can choose an address: whoever can is shown as anybody else in pages and the audit log, \
+         and has the role of the address if `role_claim` is `email`";
+    ca_file = string().without("none"),
+        "a PEM file of certificate authorities to trust in addition to the system's, read with the table";
+}
 
 /// What follows the issuer in the address of a provider's description (OpenID Connect Discovery 1.0, section 4).
 const DISCOVERY: &str = "/.well-known/openid-configuration";
@@ -135,22 +160,19 @@ impl OidcConfig {
     }
 }
 
-/// Reads the table; `None` if it is missing or faulty. `folder` is that of the file.
-pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Option<OidcConfig> {
-    let mut table = table?;
+/// Reads the table; `None` if it is faulty. `folder` is that of the file.
+pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> Option<OidcConfig> {
     let context = table.context();
-    let issuer = table.required_string("issuer").and_then(|text| read_issuer(text, context));
-    let client_id = table.required_string("client_id").and_then(|text| read_text(text, "a client id", context));
-    let secret = table
-        .required_string_with_variables("client_secret")
-        .and_then(|text| read_text(text, "a client secret", context));
-    let scopes = match table.string("scopes") {
+    let issuer = table.string(&key::issuer).and_then(|text| read_issuer(text, context));
+    let client_id = table.string(&key::client_id).and_then(|text| read_text(text, "a client id", context));
+    let secret = table.string(&key::client_secret).and_then(|text| read_text(text, "a client secret", context));
+    let scopes = match table.string(&key::scopes) {
         Some(text) => read_scopes(text, context),
-        None => Some(DEFAULT_SCOPES.into()),
+        None => key::scopes.default_value().map(Into::into),
     };
-    let role_claim = table.required_string("role_claim").and_then(|text| read_role_claim(text, context));
-    let admin = table.strings("admin_values");
-    let viewer = table.strings("viewer_values");
+    let role_claim = table.string(&key::role_claim).and_then(|text| read_role_claim(text, context));
+    let admin = table.strings(&key::admin_values);
+    let viewer = table.strings(&key::viewer_values);
     if admin.is_empty() && viewer.is_empty() {
         let problem = Problem::at(table.span(), "no role for any user of the provider");
         context.report(
@@ -162,8 +184,8 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Option<
     }
     let admin_values = read_values(admin, context);
     let viewer_values = read_values(viewer, context);
-    let emails_are_verified = table.boolean("emails_are_verified", false);
-    let authorities = table.string("ca_file").map(|path| read_authorities(&path, folder, context));
+    let emails_are_verified = table.boolean(&key::emails_are_verified);
+    let authorities = table.string(&key::ca_file).map(|path| read_authorities(&path, folder, context));
     table.finish();
     Some(OidcConfig {
         issuer: issuer?,

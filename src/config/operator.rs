@@ -1,63 +1,28 @@
-//! The keys `registry`, `registry_snapshot` and `tenant_variables` of `[gateway]`, and the `[gateway.operator]` table.
+//! The `[gateway.operator]` table: where the operator API is served, which changes the registry.
 //!
-//! The registry has tenants in addition to those of the files, and the operator API changes it. Both are optional, but for one
-//! rule: callers over TCP need tokens, which the registry keeps.
+//! Callers over TCP need tokens, which the registry keeps.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::database;
+use super::declaration::keys;
 use super::listen::ListenAddresses;
 use super::places::Places;
 use super::problem::Problem;
 use super::table::{StringValue, TableReader};
-use super::tenant_variables::{self, TenantVariables};
-use crate::store::DatabaseLocation;
-
-/// The default of `registry_snapshot`, in the folder of the main file.
-const DEFAULT_SNAPSHOT: &str = "registry-snapshot.db";
 
 /// The longest path of a socket that the system takes, in bytes (`sun_path` of unix(7)).
 const MAX_SOCKET_PATH: usize = 107;
 
-/// The registry.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RegistryConfig {
-    /// Its database.
-    pub database: DatabaseLocation,
-    /// The SQLite file in which this node keeps what it last read of the registry.
-    pub snapshot: DatabaseLocation,
-    /// The folder that relative paths of its tenants start at.
-    pub folder: PathBuf,
-    /// The environment variables that its tenants may use.
-    pub variables: TenantVariables,
-    /// Whether this node writes to it, and keeps the snapshot.
-    pub is_written: bool,
-}
-
-impl RegistryConfig {
-    /// Which database of the gateway's own one is, or is a file of. Looks at the file system.
-    #[must_use]
-    pub fn own(&self, wanted: &DatabaseLocation) -> Option<&'static str> {
-        let own = [(&self.database, "the registry"), (&self.snapshot, "the snapshot of the registry")];
-        own.into_iter().find(|(own, _)| database::is_file_of(wanted, own)).map(|(_, what)| what)
-    }
-
-    /// The snapshot, if this node keeps one.
-    #[must_use]
-    pub fn kept_snapshot(&self) -> Option<&DatabaseLocation> {
-        self.is_written.then_some(&self.snapshot)
-    }
-
-    /// What a command reports that needs a registry and finds none. Never shows a password.
-    #[must_use]
-    pub fn missing(&self) -> String {
-        format!(
-            "the registry `{:?}` does not exist yet: a node creates it when it starts, and `formgate tenant import` when it \
-             adds tenants; if it should exist, correct `registry` in `[gateway]`",
-            self.database
-        )
-    }
+keys! { key:
+    listen = strings(),
+        "the addresses, at least one: `\"unix:PATH\"` for a socket, or `\"IP:PORT\"` for plain HTTP. A socket has mode 0660 and \
+         needs no token; its path has at most 107 bytes. TCP needs an operator token, so `registry` must be set; there is no \
+         TLS, so use a loopback address or a private network. An address has 64 connections: where they are in use, one that \
+         has sent no whole request for 250 ms gives way to a new one; a body may take 30 seconds, and a pause in it 5. Of a \
+         caller (a token, or a system user) 16 calls may wait at once, of all callers 48, and of a caller no more than are left \
+         for the others; calls that wait are those with `wait`, and `check` of a domain. Further ones to `/v1/changes` get 429, \
+         and all others are answered without waiting";
 }
 
 /// The `[gateway.operator]` table.
@@ -85,52 +50,15 @@ impl std::fmt::Display for OperatorAddress {
     }
 }
 
-/// Reads the keys of the registry; `None` if there is no registry.
-pub(super) fn read_registry(
-    table: &mut TableReader<'_, '_>,
-    folder: &Path,
-    places: &mut Places,
-) -> Option<RegistryConfig> {
-    let variables = tenant_variables::read(table);
-    let snapshot_at = table.span_of("registry_snapshot");
-    let (registry, snapshot) = (table.string("registry"), table.string("registry_snapshot"));
-    let Some(text) = registry else {
-        if let Some(span) = snapshot_at {
-            let problem = Problem::at(&span, "there is no registry to keep a snapshot of");
-            table.context().report(problem.help("add `registry`, or remove this key"));
-        }
-        return None;
-    };
-    let read = database::read(&text, folder, table.context());
-    let address = read.map_err(|problem| table.context().report(problem)).ok()?;
-    let snapshot = snapshot.map_or_else(|| DEFAULT_SNAPSHOT.to_owned(), |text| text.value);
-    let Ok(snapshot) = DatabaseLocation::parse(&format!("sqlite:{snapshot}"), folder) else {
-        let span = snapshot_at.as_ref().unwrap_or(&text.span);
-        table.context().report(Problem::at(span, "not the path of a file"));
-        return None;
-    };
-    places.registry = address.location.file().map(|file| (file.to_owned(), text.span.clone()));
-    if let Some((file, span)) = snapshot.file().zip(snapshot_at.as_ref()) {
-        places.snapshot = Some((file.to_owned(), span.clone()));
-    }
-    if database::is_file_of(&address.location, &snapshot) {
-        table.context().report(Problem::at(&text.span, "the registry can't be its own snapshot"));
-        return None;
-    }
-    let folder = folder.to_owned();
-    Some(RegistryConfig { database: address.location, snapshot, folder, variables, is_written: true })
-}
-
-/// Reads the table; `None` if it is missing.
+/// Reads the table.
 pub(super) fn read(
-    table: Option<TableReader<'_, '_>>,
+    mut table: TableReader<'_, '_>,
     has_registry: bool,
     folder: &Path,
     taken: &mut ListenAddresses<'_>,
     places: &mut Places,
-) -> Option<OperatorConfig> {
-    let mut table = table?;
-    let texts = table.required_strings("listen");
+) -> OperatorConfig {
+    let texts = table.strings(&key::listen);
     let mut listen = Vec::with_capacity(texts.len());
     for text in &texts {
         let Some(address) = read_address(text, has_registry, folder, &table) else { continue };
@@ -141,7 +69,7 @@ pub(super) fn read(
         listen.push(address);
     }
     table.finish();
-    Some(OperatorConfig { listen })
+    OperatorConfig { listen }
 }
 
 fn read_address(

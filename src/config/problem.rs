@@ -19,6 +19,10 @@ use super::source::SourceSpan;
 /// What reports call the place of a tenant that is in no file but in the registry.
 pub(super) const REGISTRY: &str = "registry";
 
+/// The longest line that is certain to be shown whole, in bytes. Larger: the renderer may cut the key off. Smaller: titles repeat
+/// the keys that the lines show.
+const MAX_WIDTH: usize = 120;
+
 /// A fault of a configuration, or a warning. Its `Display` is a report of several lines, without colours.
 #[derive(Clone, Debug)]
 pub struct Problem {
@@ -42,10 +46,11 @@ enum ProblemLocation {
 
 impl ProblemLocation {
     /// The key of the value here, unless the report shows the line that it is on: the line may hold a secret, or only an item
-    /// of a list.
+    /// of a list, or be cut.
     fn key_that_is_not_shown(&self) -> Option<&'static str> {
         let Self::Span(span) = self else { return None };
-        span.key().filter(|key| span.is_hidden() || !span.line().0.contains(key))
+        let is_shown = |key: &&str| span.line().0.contains(key) && span.line().0.len() <= MAX_WIDTH;
+        span.key().filter(|key| span.is_hidden() || !is_shown(key))
     }
 }
 

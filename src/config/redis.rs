@@ -2,8 +2,23 @@
 
 use std::time::Duration;
 
+use redis::IntoConnectionInfo;
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
+
+use super::context::LoadContext;
+use super::declaration::keys;
+use super::problem::Problem;
+use super::table::{StringValue, TableReader};
+
+keys! { sentinel_key:
+    sentinels = strings().hidden(),
+        "the Sentinels, such as `[\"redis://sentinel-1:26379\"]`. With `rediss://`, the connections to the servers use TLS too";
+    master = string(), "the name of the master, as the Sentinels are configured";
+    username = string().hidden().without("none"), "the ACL user at the servers";
+    password = string().secret().without("none"), "its password: take it from the environment";
+    database = integer(0..=u32::MAX).default("0"), "the number of the database at the servers";
+}
 
 /// The Redis that all nodes share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,13 +113,46 @@ pub enum OnRedisFailure {
 }
 
 impl OnRedisFailure {
+    /// Every policy.
+    pub(super) const ALL: [Self; 3] = [Self::Local, Self::Deny, Self::Allow];
+
+    /// Their names.
+    pub(super) const NAMES: [&str; 3] = ["local", "deny", "allow"];
+
     /// The value of `on_redis_failure`.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Deny => "deny",
-            Self::Allow => "allow",
-        }
+        Self::NAMES[self as usize]
     }
+}
+
+/// What the URL of a single server starts with.
+pub(super) const SERVER_SCHEMES: [&str; 3] = ["redis://", "rediss://", "unix://"];
+/// What the URLs of a cluster and of Sentinels start with.
+pub(super) const TCP_SCHEMES: [&str; 2] = ["redis://", "rediss://"];
+
+/// Parses a URL with one of the schemes.
+pub(super) fn read_url(text: StringValue, schemes: &[&str], context: &LoadContext<'_>) -> Option<SecretString> {
+    let known = schemes.iter().any(|scheme| text.value.starts_with(scheme));
+    // The error of the redis crate may quote the URL, which may contain a password.
+    if known && text.value.as_str().into_connection_info().is_ok() {
+        return Some(text.value.into());
+    }
+    let expected: Vec<_> = schemes.iter().map(|scheme| format!("`{scheme}`")).collect();
+    let label = format!("expected {} and what follows it", expected.join(" or "));
+    context.report(Problem::at(&text.span, "not the URL of a Redis server").label(label));
+    None
+}
+
+/// Reads the table of Sentinels.
+pub(super) fn read_sentinel(mut table: TableReader<'_, '_>) -> Option<RedisTarget> {
+    let sentinels = table.strings(&sentinel_key::sentinels);
+    let sentinels: Vec<_> =
+        sentinels.into_iter().filter_map(|url| read_url(url, &TCP_SCHEMES, table.context())).collect();
+    let master = table.string(&sentinel_key::master);
+    let username = table.string(&sentinel_key::username).map(|text| text.value);
+    let password = table.string(&sentinel_key::password).map(|text| text.value.into());
+    let database = table.integer(&sentinel_key::database);
+    table.finish();
+    Some(RedisTarget::Sentinel { sentinels, master: master?.value, username, password, database })
 }

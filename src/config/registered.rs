@@ -13,9 +13,8 @@ use std::sync::Arc;
 use super::context::LoadContext;
 use super::problem::{Problem, Problems, REGISTRY};
 use super::secret::Environment;
-use super::source::{SourceFile, SourceSection, SourceSpan};
-use super::tenant::LoadedTenant;
-use super::{GatewayConfig, RegistryConfig, TenantConfig, coverage, database, include, unique};
+use super::source::{SourceFile, SourceSpan};
+use super::{GatewayConfig, RegistryConfig, TenantConfig, coverage, database, include, sections, unique};
 use crate::host::HostName;
 
 /// A tenant of the registry.
@@ -68,10 +67,11 @@ impl RegisteredTenant {
         environment: Environment<'_>,
     ) -> Result<Self, Problems> {
         let context = LoadContext::of_registry(environment, &registry.variables);
-        let file = SourceFile::elsewhere(Path::new(REGISTRY), &registry.folder, text.to_owned());
-        let top = SourceSpan::new(&SourceSection::new(&file, 0), 0..0);
-        let tenants = include::read_file(file, &context, |root, _| {
-            for key in ["gateway", "include"] {
+        let keys = include::key::KEYS;
+        let file = SourceFile::elsewhere(Path::new(REGISTRY), &registry.folder, text.to_owned(), keys);
+        let top = SourceSpan::new(&file, 0..0);
+        let tenants = include::read_file(&file, &context, |root| {
+            for key in [&include::key::gateway, &include::key::include] {
                 root.refuse(key, "the registry holds one `[[tenant]]` table for each tenant, and nothing else");
             }
         });
@@ -83,7 +83,7 @@ impl RegisteredTenant {
         if problems.is_empty() && tenants.len() != 1 {
             context.report(Problem::at(&top, "expected one `[[tenant]]` table"));
         }
-        let mut tenants = tenants.into_iter().filter_map(LoadedTenant::into_config);
+        let mut tenants = tenants.into_iter().filter_map(|tenant| tenant.config);
         let config = tenants.next();
         if let Some(config) = config.as_ref().filter(|config| *config.slug != *slug) {
             let title = format!("the table has the slug `{}`, and the tenant is registered as `{slug}`", config.slug);
@@ -104,36 +104,36 @@ impl RegisteredTenant {
 pub fn split(path: &Path, text: &str, registry: &RegistryConfig) -> Result<Vec<(String, String)>, Problems> {
     let environment = |name: &str| std::env::var(name).ok();
     let context = LoadContext::of_registry(&environment, &registry.variables);
-    let file = SourceFile::elsewhere(path, &registry.folder, text.to_owned());
-    let tenants = include::read_file(file, &context, |root, _| {
-        for key in ["gateway", "include"] {
+    let file = SourceFile::elsewhere(path, &registry.folder, text.to_owned(), include::key::KEYS);
+    let tenants = include::read_file(&file, &context, |root| {
+        for key in [&include::key::gateway, &include::key::include] {
             root.refuse(key, "only `[[tenant]]` tables can be imported");
         }
     });
     unique::check(&tenants, &context);
     Problems::none_of(context.take_problems())?;
-    let slugs: Vec<_> = tenants.iter().filter_map(|tenant| Some(tenant.slug()?.to_owned())).collect();
-    let sections = super::sections::Sections::split(text).tenants;
-    if sections.len() != slugs.len() {
-        let span = SourceSpan::new(&SourceSection::new(&SourceFile::new(path, 0, text.to_owned()), 0), 0..0);
-        let problem = Problem::at(&span, "the headers of the tenants do not separate them");
-        return Err(Problems::of(problem.help("write each as a `[[tenant]]` table of its own")));
-    }
+    let slugs: Vec<_> = tenants.into_iter().filter_map(|tenant| Some(tenant.slug?.value)).collect();
+    let sections = sections::tenants(text);
     let ends = sections.iter().skip(1).map(|section| section.start).chain([text.len()]);
     let starts = std::iter::once(0).chain(sections.iter().skip(1).map(|section| section.start));
-    let texts = starts.zip(ends).map(|(start, end)| text[start..end].to_owned());
+    let texts: Vec<_> = starts.zip(ends).map(|(start, end)| text[start..end].to_owned()).collect();
+    if sections.len() != slugs.len() || !texts.iter().zip(&slugs).all(|(text, slug)| is_of(text, slug)) {
+        let problem = Problem::at(&SourceSpan::new(&file, 0..0), "the headers of the tenants do not separate them");
+        return Err(Problems::of(problem.help("write each as a `[[tenant]]` table of its own")));
+    }
     Ok(slugs.into_iter().zip(texts).collect())
+}
+
+/// Whether a text is a table of its own, of this tenant.
+fn is_of(text: &str, slug: &str) -> bool {
+    json::from_text(text).is_some_and(|tenant| tenant.get("slug").is_some_and(|it| it == slug))
 }
 
 /// Cuts a tenant out of the text of a file: its section, and the rest of the file. None if it has no section of its
 /// own.
 #[must_use]
 pub fn cut(text: &str, slug: &str) -> Option<(String, String)> {
-    let sections = super::sections::Sections::split(text).tenants;
-    let is_it = |section: &&std::ops::Range<usize>| {
-        json::from_text(&text[(*section).clone()]).is_some_and(|tenant| tenant.get("slug").is_some_and(|it| it == slug))
-    };
-    let section = sections.iter().find(is_it)?.clone();
+    let section = sections::tenants(text).into_iter().find(|section| is_of(&text[section.clone()], slug))?;
     let rest = format!("{}{}", &text[..section.start], &text[section.end..]);
     Some((text[section].to_owned(), rest))
 }

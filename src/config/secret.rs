@@ -4,6 +4,7 @@
 //! set variables of the process. Which strings are expanded is decided by [`super::table`].
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use super::tenant_variables::TenantVariables;
 
@@ -111,25 +112,23 @@ fn name_at(text: &str) -> Option<&str> {
     (is_name && text[length..].starts_with('}')).then_some(name)
 }
 
-/// The keys whose values are secrets.
-const SECRET_KEYS: [&str; 4] = ["password", "secret_key", "previous_secret_key", "client_secret"];
-
 /// Whether a configuration file contains a secret itself rather than the name of a variable: in a URL, as a URL's
-/// parameter, or under one of `SECRET_KEYS`. Returns false for invalid TOML, which is already a fault.
-#[must_use]
-pub fn holds_password(text: &str) -> bool {
-    fn within(key: &str, value: &toml::Value) -> bool {
-        match value {
-            toml::Value::String(text) => {
-                let text = without_variables(text);
-                SECRET_KEYS.contains(&key) && !text.is_empty() || url_has_password(&text)
-            }
-            toml::Value::Array(values) => values.iter().any(|value| within(key, value)),
-            toml::Value::Table(table) => table.iter().any(|(key, value)| within(key, value)),
-            _ => false,
+/// parameter, or under a key whose values are secrets. Returns false for invalid TOML, which is already a fault.
+pub(super) fn holds_password(text: &str, secrets: &BTreeSet<&str>) -> bool {
+    let within = |(key, value): (&String, &toml::Value)| contains_secret(key, value, secrets);
+    text.parse::<toml::Table>().is_ok_and(|table| table.iter().any(within))
+}
+
+fn contains_secret(key: &str, value: &toml::Value, secrets: &BTreeSet<&str>) -> bool {
+    match value {
+        toml::Value::String(text) => {
+            let text = without_variables(text);
+            secrets.contains(key) && !text.is_empty() || url_has_password(&text)
         }
+        toml::Value::Array(values) => values.iter().any(|value| contains_secret(key, value, secrets)),
+        toml::Value::Table(table) => table.iter().any(|(key, value)| contains_secret(key, value, secrets)),
+        _ => false,
     }
-    text.parse::<toml::Table>().is_ok_and(|table| table.iter().any(|(key, value)| within(key, value)))
 }
 
 fn url_has_password(url: &str) -> bool {
@@ -189,12 +188,15 @@ mod tests {
             ("[redis_sentinel]\npassword = '${PASSWORD}'", false),
             ("[gateway.webhooks]\nsecret_key = 'c2VjcmV0'", true),
             ("[gateway.webhooks]\nsecret_key = '${KEY}'", false),
+            ("[gateway.acme]\nseal_keys = ['${KEY}', 'c2VjcmV0']", true),
+            ("[gateway.acme]\nseal_keys = ['${KEY}']", false),
+            ("[[gateway.acme.ca]]\neab = { key_id = 'a', hmac_key = 'c2VjcmV0' }", true),
             ("[tenant.oidc]\nclient_secret = 'secret'", true),
             ("[tenant.oidc]\nclient_secret = '${SECRET}'", false),
             ("[tenant.oidc]\nclient_secret = '$${SECRET}'", true),
             ("no toml", false),
         ] {
-            assert_eq!(holds_password(line), expected, "{line}");
+            assert_eq!(crate::config::holds_password(line), expected, "{line}");
         }
     }
 

@@ -3,8 +3,9 @@
 //! Owns line and column numbers, and redaction. Reports quote a copy of the file in which every value that could be a
 //! secret is masked: a value is shown only under a key whose values are known to be plain, and never if it looks like
 //! a URL. A [`SourceSpan`] is a range of bytes; lines are counted and the copy is made only when there is something to
-//! report. The text of a file lives only as long as its loading and its reports.
+//! report. The text of a file lives only as long as its loading and its reports. The declarations of the keys say what is plain.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,44 +13,8 @@ use std::sync::{Arc, OnceLock};
 
 use toml::de::{DeTable, DeValue};
 
+use super::declaration::{self, Key, Keys, Shown};
 use super::folders::folder_of;
-use super::sections::{Sections, parse_tenant};
-
-/// The keys whose values a report may show. A mistyped key (`databse`) is not among them, so its value is masked.
-const PLAIN_KEYS: [&str; 28] = [
-    "include",
-    "listen",
-    "admin_listen",
-    "registry_snapshot",
-    "tenant_variables",
-    "on_redis_failure",
-    "redis_timeout_ms",
-    "drain_seconds",
-    "window_seconds",
-    "hsts",
-    "certificate",
-    "private_key",
-    "cache_mib",
-    "accept_terms",
-    "slug",
-    "name",
-    "address",
-    "domains",
-    "timezone",
-    "requests_per_minute",
-    "max_connections",
-    "max_in_flight",
-    "wait_ms",
-    "statement_seconds",
-    "idle_seconds",
-    "max_shared_connections",
-    "sqlite_mib",
-    "sqlite_idle_seconds",
-];
-
-/// How many lines one entry of the line index covers. Larger: each lookup of a position scans more. Smaller: the index
-/// of a file of very many tenants takes megabytes, although each tenant looks up a position.
-const LINES_PER_MARK: usize = 16;
 
 /// A file as it was read, and as reports may show it.
 pub(super) struct SourceFile {
@@ -60,10 +25,11 @@ pub(super) struct SourceFile {
     order: usize,
     /// The text including secrets: for parsing only, never shown.
     text: String,
-    is_toml: bool,
+    /// The keys at its top, from which all others are reached.
+    keys: Keys,
     redacted: OnceLock<RedactedText>,
-    /// The offsets of every [`LINES_PER_MARK`]th line.
-    marks: OnceLock<Vec<usize>>,
+    /// The offset of each line.
+    lines: OnceLock<Vec<usize>>,
 }
 
 /// The text with secrets masked, and the masked ranges.
@@ -73,33 +39,22 @@ struct RedactedText {
 }
 
 impl SourceFile {
-    /// A file of valid TOML: masks every value that is not known to be plain.
-    pub(super) fn new(path: &Path, order: usize, text: String) -> Arc<Self> {
-        Arc::new(Self::build(path, order, text, true))
+    pub(super) fn new(path: &Path, order: usize, text: String, keys: Keys) -> Arc<Self> {
+        Self::below(path, folder_of(path), order, text, keys)
     }
 
-    /// A text of valid TOML that is in no file, whose relative paths start at `folder`.
-    pub(super) fn elsewhere(name: &Path, folder: &Path, text: String) -> Arc<Self> {
-        Arc::new(Self { folder: folder.to_owned(), ..Self::build(name, 0, text, true) })
+    /// A text in no file, whose relative paths start at `folder`.
+    pub(super) fn elsewhere(name: &Path, folder: &Path, text: String, keys: Keys) -> Arc<Self> {
+        Self::below(name, folder.to_owned(), 0, text, keys)
     }
 
-    /// A file that is not valid TOML: the positions of its values are unknown, so only headers and plain keys are
-    /// shown.
-    pub(super) fn broken(path: &Path, order: usize, text: String) -> Arc<Self> {
-        Arc::new(Self::build(path, order, text, false))
+    fn below(path: &Path, folder: PathBuf, order: usize, text: String, keys: Keys) -> Arc<Self> {
+        let (redacted, lines) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Self { path: path.into(), folder, order, text, keys, redacted, lines })
     }
 
-    fn build(path: &Path, order: usize, text: String, is_toml: bool) -> Self {
-        let (redacted, marks) = (OnceLock::new(), OnceLock::new());
-        Self { path: path.into(), folder: folder_of(path), order, text, is_toml, redacted, marks }
-    }
-
-    /// Marks the file as invalid TOML.
-    pub(super) fn into_broken(self: Arc<Self>) -> Arc<Self> {
-        match Arc::try_unwrap(self) {
-            Ok(file) => Self::broken(&file.path, file.order, file.text),
-            Err(shared) => Self::broken(&shared.path, shared.order, shared.text.clone()),
-        }
+    pub(super) fn keys(&self) -> Keys {
+        self.keys
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -122,57 +77,19 @@ impl SourceFile {
     /// Computed for the first report: most files have no fault.
     fn redacted(&self) -> &RedactedText {
         self.redacted.get_or_init(|| {
-            let hidden = if self.is_toml { self.hidden_in_toml() } else { self.hidden_in_broken() };
-            self.redact(hidden)
+            let plain = declaration::names(self.keys, |key| key.shown == Shown::Plain);
+            let mut masks = Masks { text: &self.text, plain, hidden: Vec::new(), shown: Vec::new() };
+            match DeTable::parse(&self.text) {
+                Ok(document) => masks.hide_values(document.get_ref()),
+                Err(_) => masks.hide_lines(),
+            }
+            masks.hide_urls();
+            self.redact(masks.hidden)
         })
     }
 
-    fn hidden_in_toml(&self) -> Vec<Range<usize>> {
-        let mut hidden = Vec::new();
-        let sections = Sections::split(&self.text);
-        if let Some(root) = sections.parse_root() {
-            hide_values(&root, 0, &mut hidden);
-            let every = sections.tenants.iter().all(|section| {
-                let document = parse_tenant(&self.text[section.clone()]);
-                document.map(|document| hide_values(&document, section.start, &mut hidden)).is_some()
-            });
-            if every {
-                return hidden;
-            }
-        }
-        hidden.clear();
-        match DeTable::parse(&self.text) {
-            Ok(document) => hide_values(document.get_ref(), 0, &mut hidden),
-            Err(_) => return self.hidden_in_broken(),
-        }
-        hidden
-    }
-
-    fn hidden_in_broken(&self) -> Vec<Range<usize>> {
-        let mut hidden = Vec::new();
-        let mut start = 0;
-        for line in self.text.split_inclusive('\n') {
-            let content = line.trim_end();
-            let plain = match content.split('=').collect::<Vec<_>>().as_slice() {
-                [header] => header.starts_with('['),
-                [key, _] => PLAIN_KEYS.contains(&key.trim()),
-                _ => false,
-            };
-            if !plain && !content.is_empty() {
-                hidden.push(start..start + content.len());
-            }
-            start += line.len();
-        }
-        hidden
-    }
-
-    fn redact(&self, mut hidden: Vec<Range<usize>>) -> RedactedText {
-        let text = &self.text;
-        for (start, _) in text.match_indices("://") {
-            let rest = &text[start..];
-            hidden.push(start..start + rest.find(|c: char| c.is_whitespace() || c == '"').unwrap_or(rest.len()));
-        }
-        let hidden = merged(hidden);
+    fn redact(&self, hidden: Vec<Range<usize>>) -> RedactedText {
+        let (text, hidden) = (&self.text, merged(hidden));
         let mut redacted = String::with_capacity(text.len());
         for range in &hidden {
             redacted.push_str(&text[redacted.len()..range.start]);
@@ -184,45 +101,82 @@ impl SourceFile {
 
     /// The number of the line that contains a byte, and the offset of its start.
     fn line_at(&self, byte: usize) -> (usize, usize) {
-        let marks = self.marks.get_or_init(|| {
+        let lines = self.lines.get_or_init(|| {
             let starts = self.text.match_indices('\n').map(|(newline, _)| newline + 1);
-            std::iter::once(0).chain(starts).step_by(LINES_PER_MARK).collect()
+            std::iter::once(0).chain(starts).collect()
         });
-        let passed = marks.partition_point(|mark| *mark <= byte);
-        let mark = marks[passed - 1];
-        let passed_lines = self.text[mark..byte].matches('\n').count();
-        let start = self.text[mark..byte].rfind('\n').map_or(mark, |newline| mark + newline + 1);
-        ((passed - 1) * LINES_PER_MARK + passed_lines + 1, start)
+        let number = lines.partition_point(|start| *start <= byte);
+        (number, lines[number - 1])
     }
 }
 
-/// A file, or a section of it that was parsed on its own.
-pub(super) struct SourceSection {
-    file: Arc<SourceFile>,
-    /// The offset of the section in the file.
-    start: usize,
+/// What to mask in a text. A mistyped key (`databse`) is not among the plain ones, so its value is masked.
+struct Masks<'t> {
+    text: &'t str,
+    /// The names of the keys whose values a report may show.
+    plain: BTreeSet<&'static str>,
+    hidden: Vec<Range<usize>>,
+    /// Values that a report may show although they look like a URL.
+    shown: Vec<Range<usize>>,
 }
 
-impl SourceSection {
-    pub(super) fn new(file: &Arc<SourceFile>, start: usize) -> Arc<Self> {
-        Arc::new(Self { file: Arc::clone(file), start })
+impl Masks<'_> {
+    /// Hides every value that is not known to be plain, whatever its type.
+    fn hide_values(&mut self, table: &DeTable<'_>) {
+        for (key, value) in table {
+            self.hide_value(key.get_ref(), value);
+        }
+    }
+
+    fn hide_value(&mut self, key: &str, value: &toml::Spanned<DeValue<'_>>) {
+        match value.get_ref() {
+            DeValue::Table(table) => self.hide_values(table),
+            DeValue::Array(items) => items.iter().for_each(|item| self.hide_value(key, item)),
+            DeValue::String(text) if self.plain.contains(key) && is_url_without_password(text) => {
+                self.shown.push(value.span());
+            }
+            _ if self.plain.contains(key) => {}
+            _ => self.hidden.push(value.span()),
+        }
+    }
+
+    /// Of a text that is not valid TOML: the positions of its values are unknown, so only headers and plain keys are shown.
+    fn hide_lines(&mut self) {
+        let mut start = 0;
+        for line in self.text.split_inclusive('\n') {
+            let content = line.trim_end();
+            let plain = match content.split('=').collect::<Vec<_>>().as_slice() {
+                [header] => header.starts_with('['),
+                [key, _] => self.plain.contains(key.trim()),
+                _ => false,
+            };
+            if !plain && !content.is_empty() {
+                self.hidden.push(start..start + content.len());
+            }
+            start += line.len();
+        }
+    }
+
+    /// Hides what looks like a URL, also in comments.
+    fn hide_urls(&mut self) {
+        self.shown.sort_by_key(|range| range.start);
+        for (start, _) in self.text.match_indices("://") {
+            let next = self.shown.partition_point(|range| range.end <= start);
+            if self.shown.get(next).is_none_or(|range| start < range.start) {
+                let rest = &self.text[start..];
+                let end = rest.find(|c: char| c.is_whitespace() || c == '"').unwrap_or(rest.len());
+                self.hidden.push(start..start + end);
+            }
+        }
     }
 }
 
-/// Collects the ranges to mask: every value that is not known to be plain, whatever its type.
-fn hide_values(table: &DeTable<'_>, start: usize, hidden: &mut Vec<Range<usize>>) {
-    for (key, value) in table {
-        hide_value(key.get_ref(), value, start, hidden);
-    }
-}
-
-fn hide_value(key: &str, value: &toml::Spanned<DeValue<'_>>, start: usize, hidden: &mut Vec<Range<usize>>) {
-    match value.get_ref() {
-        DeValue::Table(table) => hide_values(table, start, hidden),
-        DeValue::Array(items) => items.iter().for_each(|item| hide_value(key, item, start, hidden)),
-        _ if PLAIN_KEYS.contains(&key) => {}
-        _ => hidden.push(value.span().start + start..value.span().end + start),
-    }
+/// Whether a text is a URL that has no password: before an `@`, as a parameter, or where a port belongs.
+fn is_url_without_password(text: &str) -> bool {
+    let Some((_, rest)) = text.split_once("://") else { return false };
+    let authority = rest.split('/').next().unwrap_or_default();
+    let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
+    !text.contains(['@', '?']) && port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Sorts ranges and joins those that overlap.
@@ -241,22 +195,20 @@ fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
 /// A range of bytes in a file.
 #[derive(Clone)]
 pub(super) struct SourceSpan {
-    source: Arc<SourceSection>,
-    /// Offsets within the file.
+    file: Arc<SourceFile>,
     bytes: Range<usize>,
     /// The key whose value, or an item of it, is here.
     key: Option<&'static str>,
 }
 
 impl SourceSpan {
-    /// A range of bytes as the parser of a section reported it.
-    pub(super) fn new(source: &Arc<SourceSection>, span: Range<usize>) -> Self {
-        Self { source: Arc::clone(source), bytes: span.start + source.start..span.end + source.start, key: None }
+    pub(super) fn new(file: &Arc<SourceFile>, bytes: Range<usize>) -> Self {
+        Self { file: Arc::clone(file), bytes, key: None }
     }
 
     /// The same as the place of a value, or of an item of it.
-    pub(super) fn of_key(self, key: &'static str) -> Self {
-        Self { key: Some(key), ..self }
+    pub(super) fn of_key(self, key: &Key) -> Self {
+        Self { key: Some(key.name), ..self }
     }
 
     /// The key, if this is the place of a value.
@@ -265,7 +217,7 @@ impl SourceSpan {
     }
 
     pub(super) fn file(&self) -> &Arc<SourceFile> {
-        &self.source.file
+        &self.file
     }
 
     pub(super) fn path(&self) -> &Path {

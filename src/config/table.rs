@@ -1,23 +1,23 @@
 //! The TOML as written: reads values from tables by key, each with its span.
 //!
-//! Owns types, ranges, `${NAME}` and unknown keys; the meaning of values is checked elsewhere. serde stops at the
-//! first fault, so the document is walked by hand: a reader takes the keys it knows, faults are reported as they are
-//! found, and [`TableReader::finish`] reports the remaining keys as unknown. A faulty value reads as `None` or as its
-//! default. That is sound because no configuration is built once a fault is reported.
+//! Owns types, ranges, `${NAME}` and unknown keys, by the declarations of the keys; the meaning of values is checked
+//! elsewhere. serde stops at the first fault, so the document is walked by hand: a reader takes the keys it knows, faults are
+//! reported as they are found, and [`TableReader::finish`] reports the remaining keys as unknown. A faulty value reads as
+//! `None` or as its default. That is sound because no configuration is built once a fault is reported.
 
 use std::borrow::Cow;
-use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::context::LoadContext;
-use super::keys;
+use super::declaration::{self, Key, Keys, Kind};
 use super::problem::Problem;
 use super::secret::{self, ExpansionError};
-use super::source::{SourceFile, SourceSection, SourceSpan};
+use super::source::{SourceFile, SourceSpan};
 
 /// A string with its variables expanded. Has no `Debug`, since it may be a secret.
 pub(super) struct StringValue {
@@ -33,36 +33,26 @@ pub(super) enum StringOrTable<'r, 't> {
     Table(TableReader<'r, 't>),
 }
 
-/// What `${NAME}` is in a string of a tenant of the registry. In files, every string takes variables.
-#[derive(Clone, Copy)]
-enum InRegistry {
-    /// A part of the text, as a `$` always is.
-    Literal,
-    /// A variable, if tenants may use it.
-    Expanded,
-}
-
 /// A table from which values are taken one by one.
 pub(super) struct TableReader<'r, 't> {
     context: &'r LoadContext<'r>,
-    source: Arc<SourceSection>,
+    source: Arc<SourceFile>,
     /// The header, or all of an inline table.
     span: SourceSpan,
     values: DeTable<'t>,
-    known: Vec<&'static str>,
+    keys: Keys,
 }
 
 impl<'r, 't> TableReader<'r, 't> {
     /// The root table of a file.
-    pub(super) fn root(context: &'r LoadContext<'r>, source: &Arc<SourceSection>, document: DeTable<'t>) -> Self {
+    pub(super) fn root(context: &'r LoadContext<'r>, source: &Arc<SourceFile>, document: DeTable<'t>) -> Self {
         let span = SourceSpan::new(source, 0..0);
-        Self { context, source: Arc::clone(source), span, values: document, known: Vec::new() }
+        Self { context, source: Arc::clone(source), span, values: document, keys: source.keys() }
     }
 
-    /// A table without keys that is in no file.
-    pub(super) fn empty(context: &'r LoadContext<'r>) -> Self {
-        let file = SourceFile::new(Path::new(""), 0, String::new());
-        Self::root(context, &SourceSection::new(&file, 0), DeTable::new())
+    /// A table in no file, of which every key has its default.
+    pub(super) fn empty(context: &'r LoadContext<'r>, keys: Keys) -> Self {
+        Self::root(context, &SourceFile::new(Path::new(""), 0, String::new(), keys), DeTable::new())
     }
 
     pub(super) fn context(&self) -> &'r LoadContext<'r> {
@@ -73,59 +63,47 @@ impl<'r, 't> TableReader<'r, 't> {
         &self.span
     }
 
-    /// An optional string.
-    pub(super) fn string(&mut self, key: &'static str) -> Option<StringValue> {
+    /// A string.
+    pub(super) fn string(&mut self, key: &'static Key) -> Option<StringValue> {
+        self.require(key);
         let value = self.take(key)?;
-        self.read_string(value, InRegistry::Literal)
+        self.read_string(key, value)
     }
 
-    /// A required string.
-    pub(super) fn required_string(&mut self, key: &'static str) -> Option<StringValue> {
-        self.require(key, "key");
-        self.string(key)
+    /// One of the strings that the key has. A report of another one has this title.
+    pub(super) fn choice(&mut self, key: &'static Key, title: &str) -> Option<&'static str> {
+        let text = self.string(key)?;
+        self.choose(key, &text, title)
     }
 
-    /// A required string that takes variables in tenants of the registry too.
-    pub(super) fn required_string_with_variables(&mut self, key: &'static str) -> Option<StringValue> {
-        self.require(key, "key");
-        let value = self.take(key)?;
-        self.read_string(value, InRegistry::Expanded)
+    /// An array of the strings that the key has.
+    pub(super) fn choices(&mut self, key: &'static Key, title: &str) -> Vec<&'static str> {
+        let texts = self.strings(key);
+        texts.iter().filter_map(|text| self.choose(key, text, title)).collect()
     }
 
     /// An array of strings; a missing one is empty.
-    pub(super) fn strings(&mut self, key: &'static str) -> Vec<StringValue> {
+    pub(super) fn strings(&mut self, key: &'static Key) -> Vec<StringValue> {
+        self.require_items(key);
         let Some((span, value)) = self.take(key) else { return Vec::new() };
         let DeValue::Array(items) = value else {
             self.context.report(Problem::at(&span, "expected an array of strings").label(found(&value)));
             return Vec::new();
         };
-        let read = |item| self.read_string(self.with_span(key, item), InRegistry::Literal);
-        items.into_iter().filter_map(read).collect()
+        items.into_iter().filter_map(|item| self.read_string(key, self.with_span(key, item))).collect()
     }
 
-    /// A required array of at least one string.
-    pub(super) fn required_strings(&mut self, key: &'static str) -> Vec<StringValue> {
-        self.require_items(key, None);
-        self.strings(key)
-    }
-
-    /// The same for strings that a reader can't make up. `help` says where they come from.
-    pub(super) fn required_strings_with_help(&mut self, key: &'static str, help: &'static str) -> Vec<StringValue> {
-        self.require_items(key, Some(help));
-        self.strings(key)
-    }
-
-    /// A required array of at least one string or table.
-    pub(super) fn required_strings_or_tables(&mut self, key: &'static str) -> Vec<StringOrTable<'r, 't>> {
-        self.require_items(key, None);
+    /// An array of strings and tables.
+    pub(super) fn strings_or_tables(&mut self, key: &'static Key) -> Vec<StringOrTable<'r, 't>> {
+        self.require_items(key);
         let Some((span, value)) = self.take(key) else { return Vec::new() };
         let DeValue::Array(items) = value else {
             self.context.report(Problem::at(&span, "expected an array of strings or tables").label(found(&value)));
             return Vec::new();
         };
         let read = |item| match self.with_span(key, item) {
-            table @ (_, DeValue::Table(_)) => self.read_table(table).map(StringOrTable::Table),
-            text @ (_, DeValue::String(_)) => self.read_string(text, InRegistry::Literal).map(StringOrTable::String),
+            table @ (_, DeValue::Table(_)) => self.read_table(key, table).map(StringOrTable::Table),
+            text @ (_, DeValue::String(_)) => self.read_string(key, text).map(StringOrTable::String),
             (span, other) => {
                 self.context.report(Problem::at(&span, "expected a string or a table").label(found(&other)));
                 None
@@ -135,100 +113,134 @@ impl<'r, 't> TableReader<'r, 't> {
     }
 
     /// `true` or `false`.
-    pub(super) fn boolean(&mut self, key: &'static str, default: bool) -> bool {
-        let Some((span, value)) = self.take(key) else { return default };
-        value.as_bool().unwrap_or_else(|| {
-            self.context.report(Problem::at(&span, "expected `true` or `false`").label(found(&value)));
-            default
-        })
+    pub(super) fn boolean(&mut self, key: &'static Key) -> bool {
+        self.given_boolean(key).unwrap_or_else(|| key.default_value() == Some("true"))
     }
 
-    /// An integer within a range.
-    pub(super) fn integer(&mut self, key: &'static str, range: RangeInclusive<u32>, default: u32) -> u32 {
-        let Some((span, value)) = self.take(key) else { return default };
+    /// The same, and `None` if it is missing.
+    pub(super) fn given_boolean(&mut self, key: &'static Key) -> Option<bool> {
+        let (span, value) = self.take(key)?;
+        let read = value.as_bool();
+        if read.is_none() {
+            self.context.report(Problem::at(&span, "expected `true` or `false`").label(found(&value)));
+        }
+        read
+    }
+
+    /// An integer within the range of the key.
+    pub(super) fn integer(&mut self, key: &'static Key) -> u32 {
+        self.require(key);
+        let default = || key.default_value().and_then(|value| value.parse().ok()).unwrap_or_default();
+        self.given_integer(key).unwrap_or_else(default)
+    }
+
+    /// The same, and `None` if it is missing.
+    pub(super) fn given_integer(&mut self, key: &'static Key) -> Option<u32> {
+        let Kind::Integer { least, most } = key.kind else { panic!("`{}` is declared as something else", key.name) };
+        let (span, value) = self.take(key)?;
         let DeValue::Integer(integer) = &value else {
             self.context.report(Problem::at(&span, "expected an integer").label(found(&value)));
-            return default;
+            return None;
         };
         let value = i64::from_str_radix(integer.as_str(), integer.radix()).ok().and_then(|n| u32::try_from(n).ok());
-        value.filter(|n| range.contains(n)).unwrap_or_else(|| {
-            let (least, most) = (range.start(), range.end());
-            self.context.report(Problem::at(&span, format!("`{key}` must be from {least} to {most}")));
-            default
-        })
+        let value = value.filter(|n| (least..=most).contains(n));
+        if value.is_none() {
+            self.context.report(Problem::at(&span, format!("`{}` must be from {least} to {most}", key.name)));
+        }
+        value
+    }
+
+    /// A duration in the unit that the name of the key ends with.
+    pub(super) fn duration(&mut self, key: &'static Key) -> Duration {
+        let value = u64::from(self.integer(key));
+        match key.name.rsplit('_').next() {
+            Some("ms") => Duration::from_millis(value),
+            Some("seconds") => Duration::from_secs(value),
+            Some("minutes") => Duration::from_mins(value),
+            Some("hours") => Duration::from_hours(value),
+            _ => panic!("`{}` has no unit of time", key.name),
+        }
     }
 
     /// An optional table.
-    pub(super) fn table(&mut self, key: &'static str) -> Option<TableReader<'r, 't>> {
+    pub(super) fn table(&mut self, key: &'static Key) -> Option<TableReader<'r, 't>> {
+        if key.is_required() && !self.contains(key) {
+            self.context.report(Problem::at(&self.span, format!("missing table `{}`", key.name)));
+        }
         let value = self.take(key)?;
         if let (span, DeValue::Array(_)) = &value {
             let problem = Problem::at(span, "expected a table").label("found an array of tables");
-            self.context.report(problem.help(format!("there is only one: write `{key}` with one pair of brackets")));
+            let help = format!("there is only one: write `{}` with one pair of brackets", key.name);
+            self.context.report(problem.help(help));
             return None;
         }
-        self.read_table(value)
+        self.read_table(key, value)
     }
 
-    /// A required table.
-    pub(super) fn required_table(&mut self, key: &'static str) -> Option<TableReader<'r, 't>> {
-        self.require(key, "table");
-        self.table(key)
+    /// A table, or one of which every key has its default.
+    pub(super) fn table_or_defaults(&mut self, key: &'static Key) -> TableReader<'r, 't> {
+        let keys = key.keys().expect("it is declared as a table");
+        self.table(key).unwrap_or_else(|| Self::empty(self.context, keys))
     }
 
     /// An array of tables: `[[key]]`.
-    pub(super) fn tables(&mut self, key: &'static str) -> Vec<TableReader<'r, 't>> {
+    pub(super) fn tables(&mut self, key: &'static Key) -> Vec<TableReader<'r, 't>> {
         let Some((span, value)) = self.take(key) else { return Vec::new() };
         let DeValue::Array(items) = value else {
             let problem = Problem::at(&span, "expected an array of tables").label(found(&value));
-            self.context.report(problem.help(format!("write `[[{key}]]`, with two pairs of brackets, for each {key}")));
+            let header = declaration::header_of(self.source.keys(), key);
+            let help = format!("write {header}, with two pairs of brackets, for each {}", key.name);
+            self.context.report(problem.help(help));
             return Vec::new();
         };
-        items.into_iter().filter_map(|item| self.read_table(self.with_span(key, item))).collect()
+        items.into_iter().filter_map(|item| self.read_table(key, self.with_span(key, item))).collect()
     }
 
-    /// The tables under keys that the operator chooses, with these keys.
-    pub(super) fn named_tables(self) -> Vec<(StringValue, TableReader<'r, 't>)> {
-        let Self { context, source, values, .. } = self;
-        let read = |(key, value): (Spanned<_>, Spanned<DeValue<'t>>)| {
-            let span = SourceSpan::new(&source, key.span());
+    /// The tables below a key whose names the operator chooses, with these names.
+    pub(super) fn named_tables(&mut self, key: &'static Key) -> Vec<(StringValue, TableReader<'r, 't>)> {
+        let Some(Self { context, source, values, .. }) = self.table(key) else { return Vec::new() };
+        let read = |(name, value): (Spanned<_>, Spanned<DeValue<'t>>)| {
+            let span = SourceSpan::new(&source, name.span());
             let value_span = SourceSpan::new(&source, value.span());
             if !value.get_ref().is_table() {
                 let problem = Problem::at(&value_span, "expected a table").label(found(value.get_ref()));
-                context.report(problem.help("the keys here are hosts, each with a table: `[tenant.tls.\"HOST\"]`"));
+                let header = declaration::header_of(source.keys(), key);
+                context.report(problem.help(format!("the keys here are hosts, each with a table: {header}")));
                 return None;
             }
-            let table = read_table(context, &source, (value_span, value.into_inner()))?;
-            Some((StringValue { value: String::from(key.into_inner()), span, from_environment: false }, table))
+            let table = read_table(context, &source, key, (value_span, value.into_inner()))?;
+            Some((StringValue { value: String::from(name.into_inner()), span, from_environment: false }, table))
         };
         values.into_iter().filter_map(read).collect()
     }
 
     /// Reports a key that is not allowed here.
-    pub(super) fn refuse(&mut self, key: &'static str, title: &str) {
-        if let Some((key, _)) = self.values.remove_entry(key) {
+    pub(super) fn refuse(&mut self, key: &'static Key, title: &str) {
+        if let Some((key, _)) = self.values.remove_entry(key.name) {
             self.context.report(Problem::at(&SourceSpan::new(&self.source, key.span()), title));
         }
     }
 
     /// The span of a key, whatever its value.
-    pub(super) fn span_of(&self, key: &str) -> Option<SourceSpan> {
-        let (key, _) = self.values.get_key_value(key)?;
+    pub(super) fn span_of(&self, key: &Key) -> Option<SourceSpan> {
+        let (key, _) = self.values.get_key_value(key.name)?;
         Some(SourceSpan::new(&self.source, key.span()))
     }
 
     /// Whether a key is present, whatever its value.
-    pub(super) fn contains(&self, key: &str) -> bool {
-        self.values.contains_key(key)
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        self.values.contains_key(key.name)
     }
 
     /// Reports the keys that were not taken.
     pub(super) fn finish(self) {
+        let known: Vec<_> = self.keys.iter().map(|key| key.name).collect();
         for (key, value) in &self.values {
             let name = key.get_ref();
             let span = SourceSpan::new(&self.source, key.span());
             let problem = Problem::at(&span, format!("unknown key `{name}`"));
-            let homes = keys::tables_with_key(name).join(" or ");
-            self.context.report(match nearest(name, &self.known) {
+            let homes = declaration::homes_of(self.source.keys(), name).join(" or ");
+            self.context.report(match nearest(name, &known) {
                 _ if !homes.is_empty() => {
                     let problem = problem.label(format!("it belongs in {homes}"));
                     problem.help(match homes.strip_prefix("`[").and_then(|home| home.strip_suffix("]`")) {
@@ -237,50 +249,65 @@ impl<'r, 't> TableReader<'r, 't> {
                     })
                 }
                 Some(near) => problem.label(format!("did you mean `{near}`?")),
-                None => problem.help(format!("the keys here are {}", listed(&self.known))),
+                None => problem.help(format!("the keys here are {}", listed(&known))),
             });
         }
-        self.context.add_known_keys(&self.known);
     }
 
-    fn take(&mut self, key: &'static str) -> Option<(SourceSpan, DeValue<'t>)> {
-        self.known.push(key);
-        self.values.remove(key).map(|value| self.with_span(key, value))
+    fn take(&mut self, key: &'static Key) -> Option<(SourceSpan, DeValue<'t>)> {
+        self.values.remove(key.name).map(|value| self.with_span(key, value))
     }
 
-    fn require(&self, key: &str, kind: &str) {
-        if !self.contains(key) {
-            self.context.report(Problem::at(&self.span, format!("missing {kind} `{key}`")));
+    fn require(&self, key: &Key) {
+        if key.is_required() && !self.contains(key) {
+            self.report_missing(key, Problem::at(&self.span, format!("missing key `{}`", key.name)));
         }
     }
 
-    fn require_items(&self, key: &str, help: Option<&'static str>) {
-        let problem = match self.values.get(key) {
-            None => Problem::at(&self.span, format!("missing key `{key}`")),
-            Some(value) if value.get_ref().as_array().is_some_and(|items| items.is_empty()) => {
+    fn require_items(&self, key: &Key) {
+        match self.values.get(key.name) {
+            Some(value) if key.is_required() && value.get_ref().as_array().is_some_and(|items| items.is_empty()) => {
                 let span = SourceSpan::new(&self.source, value.span());
-                Problem::at(&span, format!("`{key}` needs at least one entry"))
+                self.report_missing(key, Problem::at(&span, format!("`{}` needs at least one entry", key.name)));
             }
-            Some(_) => return,
-        };
-        self.context.report(match help {
+            _ => self.require(key),
+        }
+    }
+
+    fn report_missing(&self, key: &Key, problem: Problem) {
+        self.context.report(match key.help {
             Some(help) => problem.help(help),
             None => problem,
         });
     }
 
-    fn with_span(&self, key: &'static str, value: Spanned<DeValue<'t>>) -> (SourceSpan, DeValue<'t>) {
+    fn choose(&self, key: &'static Key, text: &StringValue, title: &str) -> Option<&'static str> {
+        let (Kind::Choice(values) | Kind::Choices(values)) = key.kind else {
+            panic!("`{}` is declared as something else", key.name)
+        };
+        let chosen = values.iter().find(|value| **value == text.value);
+        if chosen.is_none() {
+            let values = listed(values);
+            let expected = values.rsplit_once(", ").map(|(others, last)| format!("{others} or {last}"));
+            let label = format!("expected {}", expected.unwrap_or(values));
+            self.context.report(Problem::at(&text.span, title).label(label));
+        }
+        chosen.copied()
+    }
+
+    fn with_span(&self, key: &'static Key, value: Spanned<DeValue<'t>>) -> (SourceSpan, DeValue<'t>) {
         (SourceSpan::new(&self.source, value.span()).of_key(key), value.into_inner())
     }
 
-    fn read_string(&self, (span, value): (SourceSpan, DeValue<'t>), in_registry: InRegistry) -> Option<StringValue> {
+    fn read_string(&self, key: &Key, (span, value): (SourceSpan, DeValue<'t>)) -> Option<StringValue> {
         let DeValue::String(written) = &value else {
             self.context.report(Problem::at(&span, "expected a string").label(found(&value)));
             return None;
         };
         let LoadContext { environment, tenant_variables, .. } = self.context;
-        let expanded = match (tenant_variables, in_registry) {
-            (Some(_), InRegistry::Literal) => Ok(Cow::Borrowed(&**written)),
+        let expanded = match (tenant_variables, key.takes_variables_in_registry) {
+            // A `$` is a part of the text.
+            (Some(_), false) => Ok(Cow::Borrowed(&**written)),
             (allowed, _) => secret::expand(written, *environment, *allowed),
         };
         match expanded {
@@ -306,21 +333,23 @@ impl<'r, 't> TableReader<'r, 't> {
         }
     }
 
-    fn read_table(&self, value: (SourceSpan, DeValue<'t>)) -> Option<TableReader<'r, 't>> {
-        read_table(self.context, &self.source, value)
+    fn read_table(&self, key: &Key, value: (SourceSpan, DeValue<'t>)) -> Option<TableReader<'r, 't>> {
+        read_table(self.context, &self.source, key, value)
     }
 }
 
 fn read_table<'r, 't>(
     context: &'r LoadContext<'r>,
-    source: &Arc<SourceSection>,
+    source: &Arc<SourceFile>,
+    key: &Key,
     (span, value): (SourceSpan, DeValue<'t>),
 ) -> Option<TableReader<'r, 't>> {
     let DeValue::Table(values) = value else {
         context.report(Problem::at(&span, "expected a table").label(found(&value)));
         return None;
     };
-    Some(TableReader { context, source: Arc::clone(source), span, values, known: Vec::new() })
+    let keys = key.keys().expect("it is declared as a table");
+    Some(TableReader { context, source: Arc::clone(source), span, values, keys })
 }
 
 fn found(value: &DeValue<'_>) -> String {

@@ -3,44 +3,64 @@
 //! Owns the keys of the table, their defaults and ranges. Once all tables are read, [`super::unique`] checks what
 //! tenants must not share, and [`super::coverage`] whether their hosts have certificates.
 
-use std::borrow::Cow;
-use std::hash::{BuildHasher, Hash, RandomState};
-use std::num::NonZero;
-use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
 use super::TenantConfig;
-use super::context::LoadContext;
+use super::certificate_files::{self, NamedFiles};
 use super::database;
-use super::gateway::{NamedFiles, read_files};
-use super::oidc::{self, OidcConfig};
+use super::declaration::keys;
+use super::oidc;
 use super::problem::{Problem, TenantOrigin};
-use super::sections::parse_tenant;
-use super::source::{SourceFile, SourceSection, SourceSpan};
+use super::source::SourceSpan;
 use super::table::{StringValue, TableReader};
 use crate::host::{HostName, HostPattern};
 use crate::shown_text::{NAME_RULE, is_valid_name};
-use crate::store::{DatabaseLocation, Guard};
+use crate::store::Guard;
 
-/// The default of `requests_per_minute`: the budget in the service description.
-const DEFAULT_REQUESTS_PER_MINUTE: u32 = 60;
-/// The largest `requests_per_minute`. Larger: every admitted request is a timestamp in the window's log, and checking
-/// it becomes slow. Smaller: busy integrations can't get the budget that they need.
-const MAX_REQUESTS_PER_MINUTE: u32 = 100_000;
-/// The default of `max_connections`. Larger: a few hundred tenants exhaust a Postgres server. Smaller: the concurrent
-/// searches of one tenant wait for each other.
-const DEFAULT_MAX_CONNECTIONS: u32 = 5;
-/// The largest `max_connections`. Larger: a typing mistake passes. Smaller: a tenant can't use a large server.
-const MAX_CONNECTIONS: u32 = 1000;
-/// The default of `max_in_flight`. Larger: more searches than the tenant's connections can answer before clients time
-/// out. Smaller: a burst is refused that would be served.
-const DEFAULT_MAX_IN_FLIGHT: u32 = 64;
-/// The largest `max_in_flight`. Larger: it would limit nothing, since the default limit on client connections is the
-/// same. Smaller: a tenant with many concurrent clients is refused although the gateway has room.
-const MAX_IN_FLIGHT: u32 = 10_000;
+keys! { key:
+    slug = string(), "its short name in commands, metrics and logs: 1 to 63 lower-case letters, digits and hyphens";
+    name = string(),
+        "the name that `GET /me` returns: 1 to 255 visible characters with single spaces between them, without other blanks, \
+         control characters, line breaks, invisible characters, changes of direction, characters for private use, and more than \
+         4 marks on a letter";
+    address = string(), "the sign-in address: a host name; Unicode is allowed";
+    domains = strings().default("[]"), "further hosts of the tenant. A host belongs to one tenant";
+    database = string().hidden().with_variables_in_registry(),
+        "`postgres://USER:PASSWORD@HOST:PORT/DATABASE` or `sqlite:PATH`. Special characters in user and password are \
+         percent-encoded, also if they come from a variable. [Parameters](../src/store/README.md#the-url-of-a-postgres-database) \
+         such as `sslmode=verify-full` or `pooler=transaction` follow a `?`; an unknown parameter is an error. In tenants of the \
+         registry, the user and the host are required, and what a URL omits has a fixed default: port 5432, the database of the \
+         user's name, no password, `sslmode=prefer`. PG\\* variables (`PGPASSWORD`, `PGUSER`, …) and password files \
+         (`PGPASSFILE`, `~/.pgpass`) never apply to them; while `PGOPTIONS`, `PGSSLCERT` or `PGSSLKEY` is set, a node refuses \
+         their Postgres URLs";
+    timezone = string().default("\"UTC\""), "an IANA time zone";
+    /// The default is the budget in the service description. The largest, if it were larger: every admitted request is a
+    /// timestamp in the window's log, and checking it becomes slow; smaller: busy integrations can't get the budget that they
+    /// need.
+    requests_per_minute = integer(1..=100_000).default("60"),
+        "the request budget that all tokens of the tenant share";
+    /// The largest. Larger: a typing mistake passes. Smaller: a tenant can't use a large server. The default, if it were larger:
+    /// a few hundred tenants exhaust a Postgres server; smaller: the concurrent searches of one tenant wait for each other.
+    max_connections = integer(1..=1000).default("5"), "the most connections from this node to the tenant's database";
+    /// The largest. Larger: it would limit nothing, since the default limit on client connections is the same. Smaller: a tenant
+    /// with many concurrent clients is refused although the gateway has room. The default, if it were larger: more searches than
+    /// the tenant's connections can answer before clients time out; smaller: a burst is refused that would be served.
+    max_in_flight = integer(1..=10_000).default("64"), "the most requests of the tenant in flight at once";
+    group_guard = table(guard_key::KEYS).without("none"), "a [limit](#a-guard-of-groups) on what one `PUT /group` may remove";
+    oidc = table(oidc::key::KEYS).without("none"),
+        "[the OpenID provider](#openid-connect) of the tenant's administrators, in place of the gateway's";
+    tls = named_tables("HOST", certificate_files::key::KEYS).without("the gateway's certificate"),
+        "[a certificate](#certificates-of-tenants) of one of the tenant's hosts; it has precedence over the gateway's";
+}
+
+keys! { guard_key:
+    max_detached_percent = integer(0..=100),
+        "a `PUT /group` that would remove more than this share of a group's members is refused until it is confirmed";
+}
+
 /// The maximum length of a slug. Larger: it no longer fits into a label of a host name (RFC 1035), and slugs become
 /// part of addresses. Smaller: valid labels are refused.
 const MAX_SLUG: usize = 63;
@@ -52,11 +72,10 @@ pub(super) struct Located<T> {
     pub(super) span: SourceSpan,
 }
 
-/// The table, and the values that are compared with other tables.
-#[derive(Clone)]
+/// The table: the tenant, and what is compared with other tables.
 pub(super) struct TenantTable {
-    /// `None` if a key of the table was faulty.
-    fields: Option<TenantFields>,
+    /// `None` if a key of the table was faulty. If the same tenant is already served, it is that one.
+    pub(super) config: Option<Arc<TenantConfig>>,
     pub(super) slug: Option<Located<String>>,
     /// The sign-in address if it is valid, followed by the custom domains.
     pub(super) hosts: Vec<Located<HostName>>,
@@ -66,261 +85,69 @@ pub(super) struct TenantTable {
     pub(super) database: Option<Located<String>>,
 }
 
-/// The other values of a table without a fault.
-#[derive(Clone)]
-struct TenantFields {
-    name: String,
-    database: Located<DatabaseLocation>,
-    timezone: TimeZone,
-    requests_per_minute: u32,
-    max_connections: u32,
-    max_in_flight: u32,
-    group_guard: Option<Guard>,
-    oidc: Option<Arc<OidcConfig>>,
-}
+/// Reads a `[[tenant]]` table.
+pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> TenantTable {
+    let context = table.context();
+    let slug = table.string(&key::slug).and_then(|text| read_slug(text, &table));
+    let name = table.string(&key::name).and_then(|text| read_name(text, &table));
+    let address = table.string(&key::address).and_then(|text| read_host(&text, &table));
+    let domains: Vec<_> = table.strings(&key::domains).iter().filter_map(|text| read_host(text, &table)).collect();
+    let (location, database) = table
+        .string(&key::database)
+        .and_then(|text| {
+            let read = database::read(&text, folder, context);
+            let read = read.map_err(|problem| context.report(problem)).ok()?;
+            Some((read.location, Located { value: read.identity, span: text.span }))
+        })
+        .unzip();
+    let timezone = table.string(&key::timezone).map_or(Some(TimeZone::UTC), |text| read_timezone(&text, &table));
+    let requests_per_minute = table.integer(&key::requests_per_minute);
+    let max_connections = table.integer(&key::max_connections);
+    let max_in_flight = table.integer(&key::max_in_flight);
+    let group_guard = table.table(&key::group_guard).map(read_group_guard);
+    let oidc = table.table(&key::oidc).and_then(|table| oidc::read(table, folder)).map(Arc::new);
+    let certificates: Vec<_> = table
+        .named_tables(&key::tls)
+        .into_iter()
+        .filter_map(|(host, files)| {
+            let pattern = read_pattern(host, &files);
+            let named = certificate_files::read(files, folder);
+            Some((pattern?, named))
+        })
+        .collect();
+    table.finish();
 
-impl TenantTable {
-    /// The tenant's configuration, in exactly sized allocations; `None` if a key of the table was faulty.
-    fn config(&self, section_fingerprint: Option<NonZero<u64>>) -> Option<TenantConfig> {
-        let Self { fields: Some(fields), slug: Some(slug), hosts, certificates, database: _ } = self else {
-            return None;
-        };
-        let (address, domains) = hosts.split_first()?;
-        let (address, domains) = (address.value.copied(), domains.iter().map(|host| host.value.copied()));
-        let domains: Box<[HostName]> = domains.collect();
+    // A gateway keeps a configuration for very long, so its allocations have no spare capacity and share names.
+    let config = || {
+        let (slug, database, location) = (slug.as_ref()?, database.as_ref()?, location?);
+        let address = address.as_ref()?.value.copied();
+        let domains: Box<[HostName]> = domains.iter().map(|host| host.value.copied()).collect();
         let certificates = certificates.iter().filter_map(|(pattern, named)| {
-            // Share the allocation of a name that appears twice.
             let host = std::iter::once(&address).chain(&domains).find(|host| pattern.value.host() == Some(host));
             let pattern = host.map_or_else(|| pattern.value.clone(), |host| host.clone().into());
             Some((pattern, named.as_ref()?.files.clone()))
         });
         let certificates = certificates.collect();
-        Some(TenantConfig {
+        let config = TenantConfig {
             slug: slug.value.as_str().into(),
-            name: fields.name.as_str().into(),
+            name: name?.into(),
             address,
             domains,
             added_domains: 0,
             certificates,
-            database: fields.database.value.clone(),
-            timezone: fields.timezone.clone(),
-            requests_per_minute: fields.requests_per_minute,
-            max_connections: fields.max_connections,
-            max_in_flight: fields.max_in_flight,
-            group_guard: fields.group_guard,
-            oidc: fields.oidc.clone(),
-            origin: TenantOrigin::new(&slug.value, &slug.span, &fields.database.span),
-            section_fingerprint,
-        })
-    }
-}
-
-/// A tenant of the configuration. A valid one is kept without spans, which are many times as large; its section is
-/// parsed again if a comparison with other tenants finds a fault.
-pub(super) enum LoadedTenant {
-    Valid(ValidTenant),
-    Table(Box<TenantTable>),
-}
-
-/// A tenant whose table has no fault.
-#[derive(Clone)]
-pub(super) struct ValidTenant {
-    pub(super) config: Arc<TenantConfig>,
-    /// The fingerprint of its database's identity.
-    database: u64,
-    file: Arc<SourceFile>,
-    section: Range<usize>,
-}
-
-/// The result of reading one section of a file.
-pub(super) enum ParsedSection {
-    /// The section is unchanged, and its tenant is already served.
-    Served(ValidTenant),
-    /// The tables, usually one, and the range of the section.
-    Read(Vec<TenantTable>, Range<usize>),
-}
-
-impl ParsedSection {
-    /// Reads a section of a file; `None` if the section is not a TOML document of its own.
-    pub(super) fn read(
-        file: &Arc<SourceFile>,
-        section: Range<usize>,
-        folder: &Path,
-        context: &LoadContext<'_>,
-    ) -> Option<Self> {
-        if let Some(config) =
-            context.served().and_then(|served| served.by_fingerprint.get(&fingerprint_of(file, &section)?))
-        {
-            let (config, database) = (Arc::clone(config), fingerprint(database::identity(&config.database, context)));
-            return Some(Self::Served(ValidTenant { config, database, file: Arc::clone(file), section }));
-        }
-        read_section(file, section.clone(), folder, context).map(|tenants| Self::Read(tenants, section))
-    }
-
-    /// Adds the tenants of the section to the list.
-    pub(super) fn push_into(
-        &mut self,
-        file: &Arc<SourceFile>,
-        context: &LoadContext<'_>,
-        tenants: &mut Vec<LoadedTenant>,
-    ) {
-        match self {
-            Self::Served(valid) => tenants.push(LoadedTenant::Valid(valid.clone())),
-            Self::Read(read, section) => match ValidTenant::of(read, file, section, context) {
-                Some(valid) => tenants.push(LoadedTenant::Valid(valid)),
-                None => tenants.extend(read.drain(..).map(|tenant| LoadedTenant::Table(Box::new(tenant)))),
-            },
-        }
-    }
-}
-
-impl ValidTenant {
-    fn of(
-        read: &[TenantTable],
-        file: &Arc<SourceFile>,
-        section: &Range<usize>,
-        context: &LoadContext<'_>,
-    ) -> Option<Self> {
-        let [tenant] = read else { return None };
-        let config = tenant.config(fingerprint_of(file, section))?;
-        let database = fingerprint(&tenant.database.as_ref()?.value);
-        // Share the configuration that is already served.
-        let served = context.served().and_then(|served| (served.tenant)(&config.slug));
-        let config = served.filter(|served| served.is_same(&config)).unwrap_or_else(|| Arc::new(config));
-        (tenant.certificates.len() == config.certificates.len()).then(|| Self {
-            config,
-            database,
-            file: Arc::clone(file),
-            section: section.clone(),
-        })
-    }
-}
-
-impl LoadedTenant {
-    pub(super) fn slug(&self) -> Option<&str> {
-        match self {
-            Self::Valid(valid) => Some(&valid.config.slug),
-            Self::Table(tenant) => tenant.slug.as_ref().map(|slug| &*slug.value),
-        }
-    }
-
-    pub(super) fn hosts(&self) -> impl Iterator<Item = &HostName> {
-        let (valid, located) = match self {
-            Self::Valid(valid) => (Some(valid.config.hosts()), None),
-            Self::Table(tenant) => (None, Some(tenant.hosts.iter().map(|host| &host.value))),
-        };
-        valid.into_iter().flatten().chain(located.into_iter().flatten())
-    }
-
-    /// Equal for the same database; different databases may collide.
-    pub(super) fn database(&self) -> Option<u64> {
-        match self {
-            Self::Valid(valid) => Some(valid.database),
-            Self::Table(tenant) => tenant.database.as_ref().map(|database| fingerprint(&database.value)),
-        }
-    }
-
-    /// The path of its SQLite database.
-    pub(super) fn database_file(&self) -> Option<Cow<'_, Path>> {
-        match self {
-            Self::Valid(valid) => valid.config.database.file().map(Cow::Borrowed),
-            Self::Table(tenant) => {
-                let identity = tenant.database.as_ref()?.value.strip_prefix(database::SQLITE)?;
-                Some(Cow::Owned(identity.into()))
-            }
-        }
-    }
-
-    /// The tenant's table with all spans.
-    pub(super) fn table(&self, context: &LoadContext<'_>) -> Cow<'_, TenantTable> {
-        match self {
-            Self::Table(tenant) => Cow::Borrowed(tenant),
-            Self::Valid(ValidTenant { file, section, .. }) => {
-                // Its faults were reported when it was first read.
-                let fork = context.fork();
-                let read = read_section(file, section.clone(), file.folder(), &fork).and_then(|mut read| read.pop());
-                Cow::Owned(read.expect("it was read before"))
-            }
-        }
-    }
-
-    pub(super) fn into_config(self) -> Option<Arc<TenantConfig>> {
-        match self {
-            Self::Valid(valid) => Some(valid.config),
-            Self::Table(tenant) => tenant.config(None).map(Arc::new),
-        }
-    }
-}
-
-fn read_section(
-    file: &Arc<SourceFile>,
-    section: Range<usize>,
-    folder: &Path,
-    context: &LoadContext<'_>,
-) -> Option<Vec<TenantTable>> {
-    let document = parse_tenant(&file.text()[section.clone()])?;
-    let mut root = TableReader::root(context, &SourceSection::new(file, section.start), document);
-    Some(root.tables("tenant").into_iter().map(|table| read(table, folder)).collect())
-}
-
-/// A fingerprint of a section: the same text in the same folder has the same meaning. The environment of the process
-/// does not change.
-fn fingerprint_of(file: &SourceFile, section: &Range<usize>) -> Option<NonZero<u64>> {
-    NonZero::new(fingerprint((file.path().parent(), &file.text()[section.clone()])))
-}
-
-/// A hash of a value, stable within this process.
-pub(super) fn fingerprint(value: impl Hash) -> u64 {
-    static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    KEYS.hash_one(value)
-}
-
-/// Reads a `[[tenant]]` table.
-pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> TenantTable {
-    let slug = table.required_string("slug").and_then(|text| read_slug(text, &table));
-    let name = table.required_string("name").and_then(|text| read_name(text, &table));
-    let address = table.required_string("address").and_then(|text| read_host(&text, &table));
-    let domains: Vec<_> = table.strings("domains").iter().filter_map(|text| read_host(text, &table)).collect();
-    let (database, identity) = table
-        .required_string_with_variables("database")
-        .and_then(|text| {
-            let read = database::read(&text, folder, table.context());
-            let read = read.map_err(|problem| table.context().report(problem)).ok()?;
-            let located = Located { value: read.location, span: text.span.clone() };
-            Some((located, Located { value: read.identity, span: text.span }))
-        })
-        .unzip();
-    let timezone = table.string("timezone").map_or(Some(TimeZone::UTC), |text| read_timezone(&text, &table));
-    let requests_per_minute =
-        table.integer("requests_per_minute", 1..=MAX_REQUESTS_PER_MINUTE, DEFAULT_REQUESTS_PER_MINUTE);
-    let max_connections = table.integer("max_connections", 1..=MAX_CONNECTIONS, DEFAULT_MAX_CONNECTIONS);
-    let max_in_flight = table.integer("max_in_flight", 1..=MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT);
-    let group_guard = table.table("group_guard").map(read_group_guard);
-    let oidc = oidc::read(table.table("oidc"), folder).map(Arc::new);
-    let certificates = read_certificates(&mut table, folder);
-    table.finish();
-
-    let fields = || {
-        address.as_ref().and(slug.as_ref())?;
-        let (name, database, timezone) = (name?, database?, timezone?);
-        Some(TenantFields {
-            name,
-            database,
-            timezone,
+            database: location,
+            timezone: timezone?,
             requests_per_minute,
             max_connections,
             max_in_flight,
             group_guard,
             oidc,
-        })
+            origin: TenantOrigin::new(&slug.value, &slug.span, &database.span),
+        };
+        let served = context.served.and_then(|served| (served.tenant)(&config.slug));
+        Some(served.filter(|served| served.is_same(&config)).unwrap_or_else(|| Arc::new(config)))
     };
-    TenantTable {
-        fields: fields(),
-        slug,
-        hosts: address.into_iter().chain(domains).collect(),
-        certificates,
-        database: identity,
-    }
+    TenantTable { config: config(), slug, hosts: address.into_iter().chain(domains).collect(), certificates, database }
 }
 
 fn read_slug(text: StringValue, table: &TableReader<'_, '_>) -> Option<Located<String>> {
@@ -368,26 +195,10 @@ fn read_timezone(text: &StringValue, table: &TableReader<'_, '_>) -> Option<Time
     zone
 }
 
-pub(super) fn read_group_guard(mut table: TableReader<'_, '_>) -> Guard {
-    if !table.contains("max_detached_percent") {
-        table.context().report(Problem::at(table.span(), "missing key `max_detached_percent`"));
-    }
-    let max_detached_percent = table.integer("max_detached_percent", 0..=100, 100);
+fn read_group_guard(mut table: TableReader<'_, '_>) -> Guard {
+    let max_detached_percent = table.integer(&guard_key::max_detached_percent);
     table.finish();
     Guard { max_detached_percent }
-}
-
-fn read_certificates(
-    table: &mut TableReader<'_, '_>,
-    folder: &Path,
-) -> Vec<(Located<HostPattern>, Option<NamedFiles>)> {
-    let entries = table.table("tls").map(TableReader::named_tables).unwrap_or_default();
-    let read = |(key, files): (StringValue, TableReader<'_, '_>)| {
-        let pattern = read_pattern(key, &files);
-        let named = read_files(files, folder);
-        Some((pattern?, named))
-    };
-    entries.into_iter().filter_map(read).collect()
 }
 
 /// Parses a host, or `*.` followed by a domain.

@@ -3,15 +3,12 @@
 //! Whoever may write a tenant chooses the server that its database URL leads to, so a tenant that could use every variable
 //! could send every secret of the node there. Files are the operator's own, and use any.
 
-use super::problem::Problem;
-use super::table::TableReader;
-
-/// The default of `tenant_variables`.
+/// The default.
 const DEFAULT: &str = "FORMGATE_TENANT_*";
 
 /// Names of variables; a `*` at the end of one stands for anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TenantVariables(Box<[Box<str>]>);
+pub struct TenantVariables(pub(super) Box<[Box<str>]>);
 
 impl Default for TenantVariables {
     fn default() -> Self {
@@ -36,23 +33,4 @@ impl TenantVariables {
             "`tenant_variables` in `[gateway]` lists those that they may use, now {allowed}: add it there, or rename it"
         )
     }
-}
-
-/// Reads the key.
-pub(super) fn read(table: &mut TableReader<'_, '_>) -> TenantVariables {
-    let is_given = table.contains("tenant_variables");
-    let patterns = table.strings("tenant_variables");
-    if !is_given {
-        return TenantVariables::default();
-    }
-    let patterns = patterns.into_iter().filter(|pattern| {
-        let start = pattern.value.strip_suffix('*').unwrap_or(&pattern.value);
-        let is_pattern = start.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-        if !is_pattern {
-            let problem = Problem::at(&pattern.span, "not the name of an environment variable");
-            table.context().report(problem.label("expected letters, digits and `_`; a `*` may only be at the end"));
-        }
-        is_pattern
-    });
-    TenantVariables(patterns.map(|pattern| pattern.value.into()).collect())
 }

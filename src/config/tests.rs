@@ -3,10 +3,11 @@
 //! This file has the folder that each test gets, and configurations without a fault; the faults are in `tests/`.
 
 mod administration;
+mod declarations;
+mod documents;
 mod domains;
 mod faults;
 mod files;
-mod limits;
 mod oidc;
 mod registry;
 mod secrets;
@@ -16,12 +17,12 @@ mod webhooks;
 use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use secrecy::ExposeSecret;
 use tempfile::TempDir;
 
-use super::{Config, ListenProtocol, OnRedisFailure, Problems, RedisTarget, ServedConfig, WebhookConfig};
+use super::{Config, ListenProtocol, Problems, RedisTarget, ServedConfig};
 
 /// A valid gateway, in seven lines.
 const GATEWAY: &str = r#"[gateway]
@@ -119,61 +120,25 @@ fn with(line: &str, replacement: &str) -> String {
 }
 
 #[test]
-fn missing_keys_have_their_defaults() {
-    let folder = Folder::new();
-    let config = folder.load(&format!("{GATEWAY}{ACME}")).unwrap();
-    assert_eq!(config.gateway.drain, Duration::from_secs(20));
-    assert_eq!(config.gateway.shutdown_delay, Duration::ZERO);
-    assert_eq!(config.gateway.quota_window, Duration::from_secs(60));
-    assert!(config.gateway.redis.is_none() && config.gateway.admin_listen.is_none());
-    let shared = config.gateway.certificate.as_ref().expect("it speaks TLS");
-    assert_eq!(*shared.certificate, *folder.path("certs/wildcard.pem"));
-    let [tenant] = config.tenants.as_slice() else { panic!("one tenant") };
-    assert_eq!((&*tenant.slug, tenant.requests_per_minute, tenant.max_connections), ("acme", 60, 5));
-    assert_eq!(tenant.max_in_flight, 64);
-    let databases = config.gateway.databases;
-    assert_eq!((databases.max_connections, databases.wait), (200, Duration::from_secs(1)));
-    assert_eq!((databases.statement, databases.idle), (Duration::from_secs(10), Duration::from_secs(60)));
-    assert_eq!(tenant.timezone.iana_name(), Some("UTC"));
-    assert_eq!(tenant.database.identity(), format!("sqlite {}", folder.path("acme.db").display()));
-    assert!(tenant.domains.is_empty() && tenant.certificates.is_empty());
-}
-
-#[test]
-fn the_example_has_no_fault() {
-    let folder = Folder::new();
-    let config =
-        folder.load(include_str!("../../tenants.example.toml")).unwrap_or_else(|problems| panic!("{problems}"));
-    assert_eq!(config.tenants.len(), 2);
-    assert_eq!(*config.tenants[0].certificates[0].1.private_key, *folder.path("certs/acme.key"));
-}
-
-#[test]
-fn the_example_shows_every_default() {
+fn the_example_has_no_fault_with_and_without_its_comments() {
     let folder = Folder::new();
     let example = include_str!("../../tenants.example.toml");
-    let uncommented: String = example
-        .lines()
-        .map(|line| match line.strip_prefix("# ").filter(|rest| rest.split(' ').nth(1) == Some("=")) {
-            Some(setting) => format!("{setting}\n"),
-            None => format!("{line}\n"),
-        })
-        .collect();
-    let (shown, default) = (folder.load(&uncommented).unwrap(), folder.load(example).unwrap());
-    assert!(shown.gateway.admin_listen.is_some());
-    let redis = shown.gateway.redis.expect("the example shows redis");
-    assert_eq!((redis.timeout, redis.on_failure), (Duration::from_millis(500), OnRedisFailure::Local));
-    assert_eq!(shown.gateway.drain, default.gateway.drain);
-    assert_eq!(shown.gateway.shutdown_delay, default.gateway.shutdown_delay);
-    assert_eq!(shown.gateway.quota_window, default.gateway.quota_window);
-    assert_eq!(shown.tenants[0].requests_per_minute, default.tenants[0].requests_per_minute);
-    assert_eq!(shown.tenants[0].max_connections, default.tenants[0].max_connections);
-    assert_eq!(shown.tenants[0].max_in_flight, default.tenants[0].max_in_flight);
-    assert_eq!((shown.gateway.databases, default.gateway.databases), Default::default());
-    assert_eq!(
-        (&shown.gateway.webhooks, &default.gateway.webhooks),
-        (&WebhookConfig::default(), &WebhookConfig::default())
-    );
+    let uncommented = example.lines().map(|line| match line.strip_prefix("# ") {
+        Some(setting) if setting.split(' ').nth(1) == Some("=") => format!("{setting}\n"),
+        _ => format!("{line}\n"),
+    });
+    let load = |text: &str| folder.load(text).unwrap_or_else(|problems| panic!("{problems}"));
+    let (config, shown) = (load(example), load(&uncommented.collect::<String>()));
+    assert!(shown.gateway.redis.is_some() && shown.gateway.registry.is_some());
+    assert_eq!(shown.gateway.limits, config.gateway.limits);
+    assert_eq!(shown.gateway.databases, config.gateway.databases);
+    assert_eq!(shown.gateway.webhooks, config.gateway.webhooks);
+    assert_eq!(config.tenants.len(), 2);
+    assert_eq!(*config.tenants[0].certificates[0].1.private_key, *folder.path("certs/acme.key"));
+    assert_eq!(config.tenants[0].database.identity(), format!("sqlite {}", folder.path("data/acme.db").display()));
+    assert_eq!(config.tenants[1].timezone.iana_name(), Some("UTC"));
+    let shared = config.gateway.certificate.as_ref().expect("it speaks TLS");
+    assert_eq!(*shared.certificate, *folder.path("certs/wildcard.pem"));
 }
 
 #[test]

@@ -1,46 +1,63 @@
 //! The `[gateway.webhooks]` table: what webhooks are sent, how fast, and where to.
 //!
-//! Owns its keys and their ranges, and the file of certificate authorities. [`crate::outbound`] owns the part that one
-//! request needs, with its defaults.
+//! Owns its keys and their ranges. [`crate::outbound`] owns the part that one request needs, with its defaults.
 
-use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
-
 use super::context::LoadContext;
+use super::declaration::keys;
 use super::problem::Problem;
 use super::table::{StringValue, TableReader};
-use crate::certificate::parse_chain;
+use super::values::{read_authorities, read_dns_server, read_key};
 use crate::outbound::{AllowedTarget, Settings};
-use crate::regular_file::{self, MAX_PEM};
-use crate::seal::{SealKey, Seals};
+use crate::seal::Seals;
 
-/// The largest `settle_ms`. Larger: receivers and followers of the change feed think that nothing happens. Smaller: a
-/// product that needs some seconds to write all answers causes several events.
-const MAX_SETTLE_MS: u32 = 60_000;
-/// The largest `timeout_seconds`. Larger: a hundred receivers that hang use up every permit for minutes. Smaller: no
-/// receiver may do its work before it answers.
-const MAX_TIMEOUT_SECONDS: u32 = 60;
-/// The largest `disable_after_hours`: 30 days. Larger: subscriptions of receivers that are gone are tried in effect
-/// forever. Smaller: a receiver can't be down over long holidays.
-const MAX_DISABLE_AFTER_HOURS: u32 = 720;
 /// The largest `in_flight`, `per_tenant` and `per_host`. Larger: a typing mistake passes, since no process may open
 /// that many sockets. Smaller: a large machine can't use what it has.
 const MAX_IN_FLIGHT: u32 = 10_000;
-/// The largest `per_subscription`. Larger: a crash repeats that many deliveries to one receiver. Smaller: a fast
-/// receiver far away gets less than it could take.
-const MAX_PER_SUBSCRIPTION: u32 = 100;
-/// The largest `sweep_seconds`. Larger: if every hint is lost, an event is late by that much. Smaller: many databases
-/// can't be visited less often.
-const MAX_SWEEP_SECONDS: u32 = 3600;
-/// The largest `drain_seconds`. Larger: a stop is indistinguishable from a hang. Smaller: requests with the longest
-/// `timeout_seconds` can't be drained.
-const MAX_DRAIN_SECONDS: u32 = 3600;
 
-/// The port of DNS.
-const DNS_PORT: u16 = 53;
+keys! { key:
+    enabled = boolean().default("true"), "whether this node delivers webhooks";
+    /// The largest. Larger: receivers and followers of the change feed think that nothing happens. Smaller: a product that
+    /// needs some seconds to write all answers causes several events.
+    settle_ms = integer(0..=60_000).default("500"),
+        "how long a submission must be unchanged before its changes become an event, so that answers that are written after \
+         it are in the same event. One that changes all the time is an event each ten times as long";
+    /// The largest. Larger: a hundred receivers that hang use up every permit for minutes. Smaller: no receiver may do its
+    /// work before it answers.
+    timeout_seconds = integer(1..=60).default("15"), "how long a request may take, from DNS to the end of the response";
+    /// The largest: 30 days. Larger: subscriptions of receivers that are gone are tried in effect forever. Smaller: a receiver
+    /// can't be down over long holidays.
+    disable_after_hours = integer(1..=720).default("120"), "a subscription is disabled after this time without a success";
+    in_flight = integer(1..=MAX_IN_FLIGHT).default("256"), "the most requests at once";
+    per_tenant = integer(1..=MAX_IN_FLIGHT).default("16"), "the most requests at once of one tenant";
+    /// The largest. Larger: a crash repeats that many deliveries to one receiver. Smaller: a fast receiver far away gets less
+    /// than it could take.
+    per_subscription = integer(1..=100).default("4"), "the most requests at once of one subscription";
+    per_host = integer(1..=MAX_IN_FLIGHT).default("32"), "the most requests at once to one host and port";
+    /// The largest. Larger: if every hint is lost, an event is late by that much. Smaller: many databases can't be visited
+    /// less often.
+    sweep_seconds = integer(1..=3600).default("60"),
+        "how often a database with subscriptions is visited although nothing indicates a change, or sixty times less often \
+         where each write is sure to be noticed";
+    /// The largest. Larger: a stop is indistinguishable from a hang. Smaller: requests with the longest `timeout_seconds` can't
+    /// be drained.
+    drain_seconds = integer(0..=3600).default("10"), "how long a stopping node waits for requests in flight";
+    allow_targets = strings().default("[]"),
+        "targets that are allowed although their addresses are not public: networks such as `\"10.0.0.0/8\"`, addresses, or \
+         host names such as `\"hooks.internal\"`";
+    ca_file = string().without("the system's authorities only"),
+        "a PEM file with further certificate authorities that receivers may have certificates of";
+    dns_servers = strings().without("those of the system"),
+        "the DNS servers that look up receivers, such as `[\"10.0.0.2\", \"10.0.0.3:5353\"]`";
+    secret_key = string().secret().without("secrets are not sealed"),
+        "the key that seals the secrets of subscriptions in the databases, the same on every node: the Base64 of 32 bytes; see \
+         [below](#sealed-secrets)";
+    previous_secret_key = string().secret().without("none but `secret_key`"),
+        "the key of before, which still opens what it sealed; without `secret_key`, new secrets are not sealed, and a warning \
+         says so";
+}
 
 /// The `[gateway.webhooks]` table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,73 +96,52 @@ pub struct WebhookConfig {
     pub requests: Settings,
 }
 
+/// What a gateway uses that configures none.
 impl Default for WebhookConfig {
     fn default() -> Self {
-        Self {
-            enabled: true,
-            sends_tests: true,
-            settle: Duration::from_millis(500),
-            disable_after: Duration::from_hours(120),
-            per_tenant: 16,
-            per_subscription: 4,
-            sweep: Duration::from_secs(60),
-            drain: Duration::from_secs(10),
-            seals: Seals::default(),
-            requests: Settings::default(),
-        }
+        read(TableReader::empty(&LoadContext::empty(), key::KEYS), Path::new(""))
     }
 }
 
-/// Reads the table; a missing key keeps its default. `folder` is that of the file.
-pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> WebhookConfig {
-    let mut config = WebhookConfig::default();
-    let Some(mut table) = table else { return config };
-    let seconds = |duration: Duration| u32::try_from(duration.as_secs()).expect("the defaults are short");
-    config.enabled = table.boolean("enabled", config.enabled);
-    let settle = u32::try_from(config.settle.as_millis()).expect("the default is short");
-    config.settle = Duration::from_millis(table.integer("settle_ms", 0..=MAX_SETTLE_MS, settle).into());
-    let timeout = table.integer("timeout_seconds", 1..=MAX_TIMEOUT_SECONDS, seconds(config.requests.timeout));
-    config.requests.timeout = Duration::from_secs(timeout.into());
-    let disable_after = seconds(config.disable_after) / 3600;
-    let disable_after = table.integer("disable_after_hours", 1..=MAX_DISABLE_AFTER_HOURS, disable_after);
-    config.disable_after = Duration::from_hours(disable_after.into());
-    config.requests.in_flight = table.integer("in_flight", 1..=MAX_IN_FLIGHT, config.requests.in_flight);
-    config.per_tenant = table.integer("per_tenant", 1..=MAX_IN_FLIGHT, config.per_tenant);
-    config.per_subscription = table.integer("per_subscription", 1..=MAX_PER_SUBSCRIPTION, config.per_subscription);
-    config.requests.per_host = table.integer("per_host", 1..=MAX_IN_FLIGHT, config.requests.per_host);
-    let sweep = table.integer("sweep_seconds", 1..=MAX_SWEEP_SECONDS, seconds(config.sweep));
-    config.sweep = Duration::from_secs(sweep.into());
-    let drain = table.integer("drain_seconds", 0..=MAX_DRAIN_SECONDS, seconds(config.drain));
-    config.drain = Duration::from_secs(drain.into());
+/// Reads the table. `folder` is that of the file.
+pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> WebhookConfig {
     let context = table.context();
-    let targets = table.strings("allow_targets");
-    config.requests.allowed = targets.iter().filter_map(|text| read_target(text, context)).collect();
-    let authorities = table.string("ca_file").and_then(|path| read_authorities(&path, folder, context));
-    config.requests.authorities = authorities.unwrap_or_default();
-    let servers = table.strings("dns_servers");
-    config.requests.dns_servers = servers.iter().filter_map(|text| read_dns_server(text, context)).collect();
-    let previous_at = table.span_of("previous_secret_key").filter(|_| !table.contains("secret_key"));
-    if let Some(span) = previous_at {
+    if let Some(span) = table.span_of(&key::previous_secret_key).filter(|_| !table.contains(&key::secret_key)) {
         let problem = Problem::at(&span, "new secrets are not sealed: there is no `secret_key`");
         context.report(problem.help("set `secret_key` too; this key only opens what it sealed before").into_warning());
     }
-    let mut key = |name| table.string(name).and_then(|text| read_key(&text, context));
-    let (current, previous) = (key("secret_key"), key("previous_secret_key"));
-    config.seals = Seals::new(current, previous);
+    let config = WebhookConfig {
+        enabled: table.boolean(&key::enabled),
+        sends_tests: true,
+        settle: table.duration(&key::settle_ms),
+        disable_after: table.duration(&key::disable_after_hours),
+        per_tenant: table.integer(&key::per_tenant),
+        per_subscription: table.integer(&key::per_subscription),
+        sweep: table.duration(&key::sweep_seconds),
+        drain: table.duration(&key::drain_seconds),
+        requests: Settings {
+            timeout: table.duration(&key::timeout_seconds),
+            in_flight: table.integer(&key::in_flight),
+            per_host: table.integer(&key::per_host),
+            allowed: table.strings(&key::allow_targets).iter().filter_map(|text| read_target(text, context)).collect(),
+            authorities: table
+                .string(&key::ca_file)
+                .and_then(|path| read_authorities(&path, folder, context))
+                .unwrap_or_default(),
+            dns_servers: table
+                .strings(&key::dns_servers)
+                .iter()
+                .filter_map(|text| read_dns_server(text, context))
+                .collect(),
+        },
+        seals: {
+            let mut read = |key| table.string(key).and_then(|text| read_key(&text, context));
+            let (current, previous) = (read(&key::secret_key), read(&key::previous_secret_key));
+            Seals::new(current, previous)
+        },
+    };
     table.finish();
     config
-}
-
-/// How to make a key that seals.
-pub(super) const MAKE_KEY: &str = "make one: `openssl rand -base64 32`";
-
-pub(super) fn read_key(text: &StringValue, context: &LoadContext<'_>) -> Option<SealKey> {
-    let key = SealKey::parse(&text.value);
-    if let Err(error) = &key {
-        let problem = Problem::at(&text.span, error.to_string());
-        context.report(problem.help(MAKE_KEY));
-    }
-    key.ok()
 }
 
 fn read_target(text: &StringValue, context: &LoadContext<'_>) -> Option<AllowedTarget> {
@@ -164,46 +160,4 @@ fn read_target(text: &StringValue, context: &LoadContext<'_>) -> Option<AllowedT
         context.report(Problem::at(&text.span, title).label(label));
     }
     target
-}
-
-pub(super) fn read_dns_server(text: &StringValue, context: &LoadContext<'_>) -> Option<SocketAddr> {
-    let address = text.value.parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT));
-    let address = address.ok().or_else(|| text.value.parse().ok());
-    if address.is_none() {
-        let problem = Problem::at(&text.span, "not the address of a DNS server");
-        context.report(problem.label("expected an IP address, or `IP:PORT`"));
-    }
-    address
-}
-
-pub(super) fn read_authorities(
-    path: &StringValue,
-    folder: &Path,
-    context: &LoadContext<'_>,
-) -> Option<Vec<CertificateDer<'static>>> {
-    let file = folder.join(&path.value);
-    let (title, cause) = match authorities_of(&file) {
-        Ok(authorities) => return Some(authorities),
-        Err(fault) => fault,
-    };
-    let problem = Problem::at(&path.span, title);
-    let problem = cause.into_iter().fold(problem, Problem::label);
-    // The variable may contain the certificates themselves.
-    context.report(match path.from_environment {
-        true => problem.help("check the variable, the path in it, and the rights to the file"),
-        false => problem.help(format!("the file is `{}`", file.display())),
-    });
-    None
-}
-
-/// The certificates of a file, or the title and label of its fault.
-fn authorities_of(file: &Path) -> Result<Vec<CertificateDer<'static>>, (&'static str, Option<String>)> {
-    let read = regular_file::read(file, MAX_PEM);
-    let text = read.map_err(|error| ("can't read the certificate authorities", Some(error.to_string())))?;
-    let authorities = parse_chain(&text).ok_or(("no certificate in PEM form", None))?;
-    let unusable = authorities.iter().position(|authority| webpki::anchor_from_trusted_cert(authority).is_err());
-    match unusable {
-        Some(at) => Err(("a certificate authority is malformed", Some(format!("it is number {}", at + 1)))),
-        None => Ok(authorities),
-    }
 }

@@ -17,8 +17,7 @@ use tokio::sync::OwnedMutexGuard;
 use super::changes::{fingerprint, is_watched};
 use super::databases::Databases;
 use crate::config::{
-    CertificateFiles, Config, GatewayConfig, Problems, RegistryConfig, ServedConfig, Sources, TenantConfig,
-    WatchedFolders,
+    CertificateFiles, Config, GatewayConfig, Problems, ServedConfig, Sources, TenantConfig, WatchedFolders,
 };
 use crate::edge::{Certificates, PreparedCertificate};
 use crate::file_stamp::FileStamp;
@@ -176,7 +175,7 @@ impl Reloader {
         metrics.last_reload_successful.set(1);
         metrics.last_reload.set(Timestamp::now().as_second());
         tracing::info!(tenants, "the configuration is reloaded");
-        for key in needs_restart(&served.gateway, &state.gateway) {
+        for key in served.gateway.waiting_for_restart(&state.gateway) {
             tracing::warn!(key, "a change of this key waits for a restart");
         }
         tokio::spawn(close_removed(before, after));
@@ -228,8 +227,7 @@ fn read(
 ) -> Result<LoadedConfig, (String, Box<RefusedConfig>)> {
     let is_of_file = |tenant: &Arc<TenantConfig>| !tenant.origin.is_registered();
     let tenant = |slug: &str| before.config(slug).filter(|tenant| is_of_file(tenant)).cloned();
-    let of_files = before.configs().filter(|tenant| is_of_file(tenant));
-    let known = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant, of_files);
+    let known = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant);
     let examination = Config::examine(path, Some(&known));
     let refused = Box::new(RefusedConfig {
         folders: examination.folders.clone(),
@@ -289,58 +287,4 @@ async fn close_removed(before: Arc<Directory>, after: Arc<Directory>) {
     // Dropping thousands of tenants takes time too.
     let left = tokio::task::spawn_blocking(move || before.removed_in(&after)).await;
     tenant::close_removed(left.unwrap_or_default()).await;
-}
-
-/// The changed keys that need a restart.
-fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static str> {
-    // Destructured, so that a new key can't be forgotten here.
-    let GatewayConfig {
-        listen,
-        admin_listen,
-        redis,
-        databases,
-        certificate: _,
-        certificate_cache,
-        quota_window,
-        shutdown_delay,
-        drain,
-        hsts: _,
-        threads,
-        tenant_labels,
-        limits,
-        webhooks,
-        administration: _,
-        public_port: _,
-        registry,
-        operator,
-        domains,
-        acme,
-        mode: _,
-    } = before;
-    let places = |registry: &Option<RegistryConfig>| {
-        registry.as_ref().map(|RegistryConfig { database, snapshot, folder, variables: _, is_written: _ }| {
-            (database.clone(), snapshot.clone(), folder.clone())
-        })
-    };
-    let variables = |registry: &Option<RegistryConfig>| registry.as_ref().map(|registry| registry.variables.clone());
-    let changes = [
-        ("listen", *listen != after.listen),
-        ("admin_listen", *admin_listen != after.admin_listen),
-        ("redis", *redis != after.redis),
-        ("databases", *databases != after.databases),
-        ("window_seconds", *quota_window != after.quota_window),
-        ("shutdown_delay_seconds", *shutdown_delay != after.shutdown_delay),
-        ("drain_seconds", *drain != after.drain),
-        ("threads", *threads != after.threads),
-        ("tenant_metrics", *tenant_labels != after.tenant_labels),
-        ("tls.cache_mib", *certificate_cache != after.certificate_cache),
-        ("limits", *limits != after.limits),
-        ("webhooks", *webhooks != after.webhooks),
-        ("registry", places(registry) != places(&after.registry)),
-        ("tenant_variables", variables(registry) != variables(&after.registry)),
-        ("operator", *operator != after.operator),
-        ("domains", *domains != after.domains),
-        ("acme", *acme != after.acme),
-    ];
-    changes.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
 }

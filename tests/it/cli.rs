@@ -22,9 +22,11 @@ mod webhook;
 mod wrong_values;
 
 /// Every command.
-const COMMANDS: [&[&str]; 17] = [
+const COMMANDS: [&[&str]; 19] = [
     &["serve"],
     &["check"],
+    &["config"],
+    &["config", "schema"],
     &["explain"],
     &["migrate"],
     &["import"],
@@ -51,7 +53,8 @@ fn every_command_explains_itself_on_standard_output() {
         let help = formgate(&[*command, &["--help"]].concat());
         assert_eq!((help.code, help.stderr.as_str()), (0, ""), "{command:?}");
         assert!(help.stdout.contains("Usage: formgate"), "{command:?}: {}", help.stdout);
-        let reads_configuration = ![&["token"][..], &["admin"], &["audit"], &["demo"]].contains(command);
+        let others = [&["token"][..], &["admin"], &["audit"], &["demo"], &["config"], &["config", "schema"]];
+        let reads_configuration = !others.contains(command);
         for text in ["--config <FILE>", "FORMGATE_CONFIG"] {
             assert_eq!(help.stdout.contains(text), reads_configuration, "{command:?}: {}", help.stdout);
         }

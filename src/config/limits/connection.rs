@@ -151,25 +151,6 @@ impl ConnectionLimits {
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        Self {
-            handshake: Duration::from_secs(5),
-            head: Duration::from_secs(10),
-            head_bytes: 64 * 1024,
-            write: Duration::from_secs(30),
-            idle: Duration::from_secs(60),
-            age: Duration::from_secs(3600),
-            requests: 10_000,
-            overhead_factor: 8,
-            overhead_bytes: 1024 * 1024,
-            streams: 100,
-            resets: 500,
-            connections: 10_000,
-            connections_per_address: 256,
-            closing: Duration::from_secs(5),
-            drain_grace: Duration::from_secs(1),
-            linger: Duration::from_secs(5),
-            linger_total: Duration::from_secs(30),
-            linger_bytes: 32 * 1024 * 1024,
-        }
+        super::Limits::default().connection
     }
 }

@@ -89,23 +89,6 @@ impl RequestLimits {
 
 impl Default for RequestLimits {
     fn default() -> Self {
-        Self {
-            head_bytes: 32 * 1024,
-            http2_head_bytes: 16 * 1024,
-            head_fields: 100,
-            target_bytes: 8 * 1024,
-            body: Duration::from_secs(30),
-            body_grace: Duration::from_secs(5),
-            body_rate: 1000,
-            body_bytes: 1024 * 1024,
-            group_body_bytes: 16 * 1024 * 1024,
-            request: Duration::from_secs(15),
-            group_request: Duration::from_secs(60),
-            in_flight: 1024,
-            memory_bytes: 768 * 1024 * 1024,
-            memory_bytes_per_tenant: 256 * 1024 * 1024,
-            bad_tokens_burst: 100,
-            bad_tokens_rate: 10,
-        }
+        super::Limits::default().request
     }
 }

@@ -1,4 +1,4 @@
-//! The `[gateway.domains]` and `[gateway.acme]` tables, as deploy/configuration.md documents them.
+//! The `[gateway.domains]` and `[gateway.acme]` tables.
 
 use super::{ACME, Folder, GATEWAY};
 use crate::acme::ChallengeKind;

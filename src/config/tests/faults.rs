@@ -18,7 +18,6 @@ fn faults_of_the_gateway_have_a_position() {
         (listen, "listen = [\"[::]:7\"]\nredis = \"redis://:x@:y\"", "3:9 not the URL of a Redis server"),
         (listen, "listen = [\"[::]:7\"]\nredis = \"redis-sentinel://x\"", "3:9 not the URL of a Redis server"),
         (listen, "listen = [\"[::]:7\"]\nredis_cluster = [\"unix:///x\"]", "3:18 not the URL of a Redis server"),
-        (listen, "listen = [\"[::]:7\"]\nredis_cluster = \"redis://x\"", "3:17 expected an array of strings"),
         (
             listen,
             "listen = [\"[::]:7\"]\nredis_sentinel = { sentinels = [\"redis://x\", \"x:26379\"], master = \"m\" }",
@@ -37,18 +36,11 @@ fn faults_of_the_gateway_have_a_position() {
         (listen, "listen = [\"[::]:7\"]\non_redis_failure = \"hope\"", "3:20 unknown policy"),
         (listen, "listen = [\"[::]:7\"]\nredis_timeout_ms = 0", "3:20 `redis_timeout_ms` must be from 1 to 60000"),
         (listen, "listen = [\"[::]:7\"]\ndrain_seconds = -1", "3:17 `drain_seconds` must be from 0 to 3600"),
-        (listen, "listen = [\"[::]:7\"]\ndatabases = { wait_ms = 0 }", "3:25 `wait_ms` must be from 1 to 60000"),
         (listen, "listen = [\"[::]:7\"]\ndatabases = { wait = 5 }", "3:15 unknown key `wait`"),
-        (listen, "listen = [\"[::]:7\"]\nwindow_seconds = 0", "3:18 `window_seconds` must be from 1 to 3600"),
         (listen, "listen = [\"[::]:7\"]\nwindow_seconds = 1.5", "3:18 expected an integer"),
-        (listen, "listen = [\"[::]:7\"]\nthreads = 0", "3:11 `threads` must be from 1 to 1024"),
-        (listen, "listen = [\"[::]:7\"]\nthreads = 1025", "3:11 `threads` must be from 1 to 1024"),
-        (listen, "listen = [\"[::]:7\"]\nthreads = \"all\"", "3:11 expected an integer"),
-        (listen, "listen = [\"[::]:7\"]\nhsts = 7", "3:8 expected a string"),
         (listen, "listen = [\"[::]:7\"]\nhsts = \"max-age\"", "3:8 not a value of `Strict-Transport-Security`"),
         (listen, "listen = [\"[::]:7\"]\nlisten_on = 7", "3:1 unknown key `listen_on`"),
         (listen, "listen = [\"[::]:7\"]\nlimits = 7", "3:10 expected a table"),
-        (listen, "listen = [\"[::]:7\"]\nlimits = { streams = 0 }", "3:22 `streams` must be from 1 to 1000"),
         (listen, "listen = [\"[::]:7\"]\nlimits = { stream = 7 }", "3:12 unknown key `stream`"),
         ("[gateway.tls]", "[gateway.tsl]", "1:1 missing table `tls`|3:10 unknown key `tsl`"),
         ("private_key = \"certs/wildcard.key\"", "", "3:1 missing key `private_key`"),
@@ -80,15 +72,7 @@ fn faults_of_a_listener_have_a_position() {
             "2:59 a redirect speaks HTTP/1.1 alone".to_owned(),
         ),
         ("{ address = \"[::]:7\", https_port = 443 }", "2:33 `https_port` needs `redirect_to_https = true`".to_owned()),
-        (
-            "{ address = \"[::]:7\", redirect_to_https = true, https_port = 0 }",
-            "2:72 `https_port` must be from 1 to 65535".to_owned(),
-        ),
         ("{ address = \"[::]:7\", proxy_protocol_from = [\"10.0.0.0/33\"] }", "2:56 not a network".to_owned()),
-        (
-            "{ address = \"[::]:7\", proxy_protocol_from = \"10.0.0.0/8\" }",
-            "2:55 expected an array of strings".to_owned(),
-        ),
         ("\"127.0.0.1:7\", { address = \"127.0.0.1:7\", tls = false }", format!("2:38 {taken}")),
         ("{ address = \"127.0.0.1:7\" }]\nadmin_listen = \"127.0.0.1:7\" #", format!("3:16 {taken}")),
         ("7", "2:11 expected a string or a table".to_owned()),
@@ -103,7 +87,6 @@ fn faults_of_a_tenant_have_a_position() {
     let database = r#"database = "sqlite:acme.db""#;
     for (line, replacement, expected) in [
         (slug, "", "7:1 missing key `slug`"),
-        (slug, "slug = 5", "8:8 expected a string"),
         (slug, "slug = \"Acme\"", "8:8 not a slug"),
         (slug, "slug = \"acme-\"", "8:8 not a slug"),
         (name, "", "7:1 missing key `name`"),
@@ -133,13 +116,11 @@ fn faults_of_a_tenant_have_a_position() {
         (slug, "slug = \"acme\"\ntimezone = \"Europe/Pariss\"", "9:12 unknown time zone"),
         (slug, "slug = \"acme\"\ntimezone = \"EST5EDT4,M3.2.0,M11.1.0\"", "9:12 unknown time zone"),
         (slug, "slug = \"acme\"\ntimezone = \"Etc/Unknown\"", "9:12 unknown time zone"),
-        (slug, "slug = \"acme\"\nrequests_per_minute = 0", "9:23 `requests_per_minute` must be from 1 to 100000"),
         (
             slug,
             "slug = \"acme\"\nrequests_per_minute = 99999999999999999999",
             "9:23 `requests_per_minute` must be from 1 to 100000",
         ),
-        (slug, "slug = \"acme\"\nmax_in_flight = 0", "9:17 `max_in_flight` must be from 1 to 10000"),
         (slug, "slug = \"acme\"\nmax_connections = 1_001", "9:19 `max_connections` must be from 1 to 1000"),
         (slug, "slug = \"acme\"\ndomains = [\"b.example.com\", \"x y\"]", "9:29 not a host name"),
         (slug, "slug = \"acme\"\ntls = 1", "9:7 expected a table"),
@@ -366,4 +347,11 @@ fn a_certificate_without_the_name_of_a_host_is_reported_with_its_names() {
     let text = format!("{GATEWAY}{ACME}").replace("acme.example.com", "acme.example.org");
     let report = folder.load(&text).unwrap_err().to_string();
     assert!(report.contains("the gateway's covers `*.example.com`"), "{report}");
+}
+
+#[test]
+fn a_url_without_a_password_is_shown() {
+    let text = with("slug = \"acme\"", "slug = \"acme\"\ntimezone = \"https://time.example:8443/zone\"");
+    let report = Folder::new().load(&text).unwrap_err().to_string();
+    assert!(report.contains("timezone = \"https://time.example:8443/zone\"\n"), "{report}");
 }

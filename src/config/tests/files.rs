@@ -84,13 +84,9 @@ fn a_file_that_can_not_be_read_is_named() {
     let problems = Config::load(&folder.path("none.toml")).unwrap_err();
     assert_eq!(problems.len(), 1);
     assert!(problems.to_string().contains(&*folder.path("none.toml").to_string_lossy()), "{problems}");
-    folder.write("big.toml", "=\n".repeat(8 * 1024 * 1024));
+    folder.write("big.toml", "=\n".repeat(4 * 1024 * 1024 + 1));
     let problems = folder.load(&format!("include = [\"big.toml\"]\n{GATEWAY}{ACME}")).unwrap_err();
-    let [problem] = problems.iter().collect::<Vec<_>>()[..] else { panic!("{}", problems.len()) };
-    assert_eq!(
-        (problem.path(), problem.title()),
-        (&*folder.path("big.toml"), "more than 4 MiB of the file have no `[[tenant]]` header")
-    );
+    assert!(problems.len() == 1 && problems.to_string().contains("larger than 8 MiB"), "{problems}");
     folder.write("small.toml", "=\n".repeat(100_000));
     assert!(folder.load(&format!("include = [\"small.toml\"]\n{GATEWAY}{ACME}")).unwrap_err().len() <= 1000);
     folder.write("tenants.d/a.toml", b"[[tenant]]\nname = \"\xff\"\n");

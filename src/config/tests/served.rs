@@ -16,7 +16,7 @@ fn own(files: &str) -> String {
 fn faults(folder: &Folder, served: &Config, text: &str) -> Vec<String> {
     folder.write("tenants.toml", text);
     let tenant = |slug: &str| served.tenants.iter().find(|tenant| *tenant.slug == *slug).cloned();
-    let served = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant, served.tenants.iter());
+    let served = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant);
     let examination = Config::examine(&folder.path("tenants.toml"), Some(&served));
     examination.problems.iter().map(|problem| folder.short(problem)).collect()
 }
@@ -67,7 +67,7 @@ fn a_tenant_that_is_already_served_is_kept_once() {
     let globex = ACME.replace("acme", "globex").replace("Acme", "Globex");
     let served = folder.load(&format!("{GATEWAY}{ACME}{globex}")).unwrap_or_else(|problems| panic!("{problems}"));
     let tenant = |slug: &str| served.tenants.iter().find(|tenant| *tenant.slug == *slug).cloned();
-    let known = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant, served.tenants.iter());
+    let known = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant);
     // Once with the same text, once with a different text of the same meaning.
     for acme in [ACME.to_owned(), ACME.replace(" = ", "=")] {
         folder.write("tenants.toml", format!("{GATEWAY}{}{acme}", globex.replace("Globex", "Other")));

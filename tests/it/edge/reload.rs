@@ -269,7 +269,7 @@ async fn a_pipe_or_a_huge_file_among_the_included_files_holds_up_no_later_change
     replace(&site.config_path, format!("include = [\"more/*.toml\"]\n{text}"));
     node.wait_for_lines(NOTICED, "the configuration is reloaded", 1);
     let odd = include.join("odd.toml");
-    for (round, fault) in [(1, "not a regular file"), (2, "larger than 64 MiB")] {
+    for (round, fault) in [(1, "not a regular file"), (2, "larger than 8 MiB")] {
         if round == 1 {
             folder::make_pipe(&odd);
         } else {

@@ -13,7 +13,6 @@ use crate::support::postgres::Postgres;
 use crate::support::process::python;
 
 const GUIDE: &str = include_str!("../../../deploy/registry.md");
-const README: &str = include_str!("../../../README.md");
 
 /// The only block of code in a language that has a text.
 fn block(language: &str, text: &str) -> &'static str {
@@ -67,31 +66,6 @@ async fn a_role_with_the_documented_rights_follows_the_registry_and_serves_the_o
     let batch = json!({ "operations": [{ "put": "acme", "tenant": changed }] });
     assert_eq!(scene.call(0, Method::POST, "/v1/batch?wait=60", Some(&batch)).await.status, 200);
     assert_eq!(scene.call(0, Method::DELETE, "/v1/tenants/acme?wait=60", None).await.status, 200);
-}
-
-/// The example of the README, but for where the socket is.
-#[tokio::test]
-async fn the_call_of_the_readme_takes_an_account_from_sign_up_to_served() {
-    let mut scene = Scene::new(Engine::Sqlite);
-    let issued = certificate::issue(&scene.folder().join("example"), &["*.example.com"]);
-    let mut tls = toml::Table::new();
-    tls.insert("certificate".into(), issued.certificate.display().to_string().into());
-    tls.insert("private_key".into(), issued.private_key.display().to_string().into());
-    scene = scene.gateway("tls", tls);
-    let node = scene.start(0);
-    let marker = "$ curl --unix-socket /run/formgate/operator.sock ";
-    let blocks = README.split("```console\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let mut blocks = blocks.filter(|block| block.contains(marker));
-    let block = blocks.next().expect("the README has the call");
-    assert_eq!(blocks.next(), None);
-    let socket = scene.socket(0).display().to_string();
-    let script = block.strip_prefix("$ ").expect("a prompt").replace("/run/formgate/operator.sock", &socket);
-    let output =
-        Command::new("sh").args(["-c", &script]).current_dir(scene.folder()).output().expect("there is a shell");
-    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(answer["data"]["slug"], "initech", "{answer}");
-    let caller = node.client().to("initech.example.com").with(answer["token"]["token"].as_str().expect("a token"));
-    assert_eq!(caller.get("/api/v1/me").send().await.status, 200);
 }
 
 on_both_databases! {
