@@ -1,21 +1,21 @@
-//! Obtains certificates from ACME authorities (RFC 8555), and asks them when to renew (ARI, RFC 9773).
+//! Obtains certificates from CAs by ACME (RFC 8555), and asks them when to renew (ARI, RFC 9773).
 //!
 //! Knows no database and no DNS, and keeps nothing that matters: the caller stores what each step returns before it
-//! takes the next one, and any process that has it can go on. The steps of a certificate:
+//! takes the next one, and any process that has it can continue. The steps of a certificate:
 //!
-//! 1. [`CertificateRequest::generate`] makes its key and the request for it. Both are stored.
+//! 1. [`CertificateRequest::generate`] creates its key and the request for it. Both are stored.
 //! 2. [`Acme::open`] opens an order. Its URL is stored.
-//! 3. [`Acme::advance`] goes on from wherever the order is, as often as necessary, and returns the chain. An order that
+//! 3. [`Acme::advance`] resumes the order in whatever state it is, as often as necessary, and returns the chain. An order that
 //!    was finalized before a crash is downloaded, not repeated.
 //!
-//! An [`AcmeError`] is classified by whose [`Fault`] it is, since only an authority's own fault is a reason to ask
+//! An [`AcmeError`] is classified by whose [`Fault`] it is, since only a CA's own fault is a reason to ask
 //! another one.
 //!
-//! On the way: `session` reads an authority's directory and registers the account; `transport` carries the requests of
+//! On the way: `session` reads a CA's directory and registers the account; `transport` carries the requests of
 //! the library instant-acme, which signs them, over [`crate::outbound`]; `order` walks through an order; `error`
-//! classifies what authorities refuse; `renewal` is ARI.
+//! classifies what CAs refuse; `renewal` is ARI.
 //!
-//! Whatever an authority does, each call ends within a time limit and in bounded memory. The operator chose it, so it
+//! Whatever a CA does, each call ends within a time limit and in bounded memory. The operator chose it, so it
 //! may be at an address that is not public; link-local addresses and the metadata services of clouds are refused.
 
 mod account_key;
@@ -35,13 +35,13 @@ pub use account_key::{AccountKey, InvalidAccountKey};
 pub use certificate_request::CertificateRequest;
 pub use challenge::{Challenge, ChallengeKind, HTTP_PATH, TLS_ALPN_PROTOCOL, tls_alpn_certificate};
 pub use error::{AcmeError, Fault};
-pub use order::{Checkpoint, IssuedChain, OpenedOrder, Stop};
+pub use order::{Checkpoint, IssuedChain, LeaseLost, OpenedOrder};
 pub use renewal::{RenewalWindow, certificate_id};
 pub use settings::{AcmeSettings, Authority, ExternalAccount, InvalidHmacKey};
 
 use session::Sessions;
 
-/// The ACME client: the authorities of a configuration, and one account key for all of them.
+/// The ACME client: the CAs of a configuration, and one account key for all of them.
 pub struct Acme {
     settings: AcmeSettings,
     key: Arc<AccountKey>,
@@ -49,7 +49,7 @@ pub struct Acme {
 }
 
 impl Acme {
-    /// A client that has asked nothing yet. Reads the system's certificate authorities and DNS servers, which blocks on
+    /// A client without a connection. Reads the system's CAs and DNS servers, which blocks on
     /// files.
     #[must_use]
     pub fn new(settings: AcmeSettings, key: AccountKey) -> Self {
@@ -58,7 +58,7 @@ impl Acme {
         Self { sessions: sessions.collect(), settings, key }
     }
 
-    /// The authorities, in order of preference. An authority is named by its index here.
+    /// The CAs, in order of preference. A CA is named by its index here.
     #[must_use]
     pub fn authorities(&self) -> &[Authority] {
         &self.settings.authorities

@@ -8,15 +8,18 @@
 //! sign-in address → route → origin → body → session → form token → role → page
 //! ```
 //!
-//! - [`endpoints`]: every endpoint on one page, with the role that it needs and whether it changes anything.
-//! - `visit`: the steps. A page that changes something takes an [`Actor`](crate::store::Actor), which only they make.
+//! - `steps`: these steps. They look up the page in [`endpoints`]: every endpoint, with the role that it needs and whether
+//!   it changes anything.
 //! - A file a page; the HTML is in `templates/`, where everything is escaped by default.
+//! - `visit`: what a page gets: a [`Visit`], a `Member`, or a `Change`, which only the steps create.
+//! - `area`: the settings and what all requests share.
 //! - `texts`: what the pages say, a file a language.
 //!
 //! There is no JavaScript: each action is a form, and each POST needs the own origin and a form token that is bound to
 //! the session. The area is served at the sign-in address only, since an account may lose its custom domain, whose new
 //! owner would then see the cookies of its administrators.
 
+mod area;
 mod audit;
 mod chart;
 mod cookie;
@@ -35,6 +38,7 @@ mod problem;
 mod protection;
 mod rates;
 mod sessions;
+mod steps;
 mod style;
 mod texts;
 mod times;
@@ -50,10 +54,12 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use http::request;
 
-use crate::config::{AdministrationConfig, GatewayConfig, Language};
+use crate::config::GatewayConfig;
 use crate::metrics::Metrics;
 use crate::oidc::Providers;
 use crate::shared::announce::TokenChangeAnnouncer;
+pub use area::Area;
+use area::{AreaSettings, Shared};
 pub use problem::page_of_refusal;
 use rates::SessionRates;
 use texts::Texts;
@@ -70,38 +76,13 @@ pub struct Administration {
     shared: Arc<Shared>,
 }
 
-/// What all requests share, whatever the settings.
-#[derive(Debug)]
-struct Shared {
-    rates: SessionRates,
-    /// Announces changed tokens to the other nodes, if Redis is configured.
-    announcer: Option<Arc<TokenChangeAnnouncer>>,
-    providers: Arc<Providers>,
-    metrics: Metrics,
-}
-
-#[derive(Debug)]
-struct AreaSettings {
-    config: AdministrationConfig,
-    public_port: Option<u16>,
-}
-
-/// The area as configured when a request arrived.
-#[derive(Clone, Debug)]
-pub struct Area {
-    settings: Arc<AreaSettings>,
-    shared: Arc<Shared>,
-    /// The language of the answer.
-    language: Language,
-    texts: &'static Texts,
-}
-
 impl Administration {
     /// The area as configured, and what announces changed tokens.
     #[must_use]
     pub fn new(config: &GatewayConfig, announcer: Option<Arc<TokenChangeAnnouncer>>, metrics: Metrics) -> Self {
         let providers = Arc::new(Providers::new(config.webhooks.requests.dns_servers.clone()));
-        let shared = Shared { rates: SessionRates::default(), announcer, providers, metrics };
+        let rates = SessionRates::default();
+        let shared = Shared { rates, announcer, providers, metrics, is_page: endpoints::is_page };
         let administration = Self { settings: ArcSwapOption::empty(), shared: Arc::new(shared) };
         administration.configure(config);
         administration
@@ -125,23 +106,5 @@ impl Administration {
         }
         let language = settings.config.language.unwrap_or_else(|| texts::preferred(&head.headers));
         Some(Area { settings, shared: Arc::clone(&self.shared), language, texts: Texts::of(language) })
-    }
-}
-
-impl Area {
-    /// The path of the overview.
-    fn path(&self) -> &str {
-        &self.settings.config.path
-    }
-
-    /// Whether a path is that of a one-time link, whose secret must not cross a network in the clear.
-    #[must_use]
-    pub fn is_link(&self, path: &str) -> bool {
-        self.rest(path).starts_with("/enter/")
-    }
-
-    /// A path below that of the area.
-    fn rest<'p>(&self, path: &'p str) -> &'p str {
-        path.strip_prefix(self.path()).unwrap_or_default()
     }
 }

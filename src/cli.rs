@@ -68,7 +68,7 @@ enum Command {
     Migrate(migrate::MigrateArgs),
     /// Load NDJSON into a tenant's database: all of the file, or nothing.
     Import(import::ImportArgs),
-    /// Rebuild the search tables of a tenant where they are out of date, after text was written by SQL.
+    /// Rebuild out-of-date search tables of a tenant, after text was written by SQL.
     Reindex(import::ReindexArgs),
     /// Create, rotate, list and revoke API tokens.
     #[command(subcommand)]
@@ -79,7 +79,7 @@ enum Command {
     /// Add, show, check and remove domains of tenants.
     #[command(subcommand)]
     Domain(domain::DomainCommand),
-    /// Show what the certificate authorities allow, and what many certificates need.
+    /// Show what the CAs allow, and what many certificates need.
     #[command(subcommand)]
     Acme(acme::AcmeCommand),
     /// Change the key that seals the keys of certificates.

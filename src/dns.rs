@@ -1,24 +1,22 @@
-//! Asks DNS about one host: whose it is, as far as records prove it, and whether a certificate can be issued for it or
-//! what its owner has to change first.
+//! Checks one host in DNS: whether records prove its ownership, and whether a certificate can be issued for it or what its
+//! owner has to change first.
 //!
 //! Knows no database, no tenant and no ACME: the caller stores a finding and decides what follows from it. Read
-//! [`Question`], [`Look`] and [`Dns::look`] first.
+//! [`Question`], [`DnsCheck`] and [`Dns::check`] first.
 //!
-//! Answers come from the authoritative servers of each zone, each asked directly, so that a change is seen at once; a
-//! resolver finds these servers, and shows last what the rest of the world sees. On the way of a look:
+//! The name servers of each zone are asked directly, so that a change is seen at once. A resolver finds them and, at the end,
+//! shows what the public sees. A check runs:
 //!
-//! 1. `look` asks the questions, and decides in which order faults are reported.
-//! 2. `pointing` follows the host to its addresses; `caa` finds out which authorities may issue; `public` compares with
-//!    a resolver.
-//! 3. `authority` asks all servers of a zone, which `zone` finds through `resolvers`; `wire` sends one question.
-//! 4. `fault` and `record` word what the owner has to change, `wanted` has the records that lead here; `cdn` knows
-//!    addresses that others answer at.
+//! 1. `check` asks the questions, and decides in which order faults are reported.
+//! 2. `pointing` follows the host to its addresses; `caa` finds out which CAs may issue; `public` compares with a resolver.
+//! 3. `zone_servers` asks all name servers of a zone, which `zone` finds through `resolvers`; `wire` sends one question.
+//! 4. `fault` and `record`: what the owner has to change; `wanted`: the records that point here; `cdn`: the networks of
+//!    CDNs.
 
-mod authority;
 mod caa;
 mod cdn;
+mod check;
 mod fault;
-mod look;
 mod pointing;
 mod public;
 mod record;
@@ -26,15 +24,15 @@ mod resolvers;
 mod wanted;
 mod wire;
 mod zone;
+mod zone_servers;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use authority::{Authority, Stop};
 use resolvers::Resolvers;
-use zone::Reach;
+use zone::ServerPolicy;
+use zone_servers::{CheckError, ZoneServers};
 
-pub(crate) use fault::imperative;
 pub use fault::{DnsFault, Failure};
 pub use record::{Action, Kind, Record};
 pub use wanted::wanted;
@@ -44,7 +42,7 @@ use crate::host::HostName;
 /// What is asked about a host.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'q> {
-    /// The host: a DNS name, no IP literal.
+    /// The host: a DNS name, not an IP literal.
     pub host: &'q HostName,
     /// The tenant's own label, `<slug>.<target>`. A CNAME to it points here, and proves ownership.
     pub own_label: Option<&'q HostName>,
@@ -55,25 +53,25 @@ pub struct Question<'q> {
     pub addresses: &'q [IpAddr],
     /// The text that a TXT record at `_formgate.<host>` has to have. `None`: the operator vouches for the host.
     pub proof: Option<&'q str>,
-    /// The certificate authorities, in order of preference.
+    /// The CAs, in order of preference.
     pub issuers: &'q [Issuer<'q>],
     /// The validation methods that are used, as CAA records name them: `http-01`, `tls-alpn-01`.
     pub methods: &'q [&'q str],
 }
 
-/// A certificate authority, as CAA records name it.
+/// A CA, as CAA records name it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Issuer<'q> {
-    /// Its domain in `issue` properties: `letsencrypt.org`. Empty if the authority does not look at CAA.
+    /// Its domain in `issue` properties: `letsencrypt.org`. Empty if the CA ignores CAA.
     pub name: &'q str,
-    /// The URL of the account, for `accounturi` (RFC 8657). `None` if there is no account yet: any one fits then.
+    /// The URL of the account, for `accounturi` (RFC 8657). `None` if there is no account yet: then every account URL matches.
     pub account: Option<&'q str>,
 }
 
 /// What DNS shows about a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Look {
-    /// Whether its ownership is proved, wherever it leads.
+pub struct DnsCheck {
+    /// Whether its ownership is proved, wherever it points.
     pub ownership: Ownership,
     /// Whether a certificate can be issued for it.
     pub finding: Finding,
@@ -82,11 +80,11 @@ pub struct Look {
 /// Whether the ownership of a host is proved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ownership {
-    /// It is, in this way.
+    /// It is proved, in this way.
     Proved(Proof),
-    /// DNS was asked, and has no proof.
+    /// DNS has no proof.
     Missing,
-    /// It could not be found out.
+    /// DNS was unreachable, or a name server failed.
     Unknown,
 }
 
@@ -95,12 +93,12 @@ pub enum Ownership {
 pub enum Finding {
     /// The host points here, and its ownership is proved.
     Ready {
-        /// The indexes in [`Question::issuers`] of the authorities that CAA allows, in the same order; never empty.
+        /// The indexes in [`Question::issuers`] of the CAs that CAA allows, in the same order; never empty.
         issuers: Vec<usize>,
     },
     /// The owner of the host has to change something, or to wait.
     Fault(DnsFault),
-    /// DNS could not be asked, and why: this changes nothing.
+    /// DNS was unreachable, and why; the domain's state is unchanged.
     Unknown(String),
 }
 
@@ -111,53 +109,53 @@ pub enum Proof {
     OwnLabel,
     /// The TXT record.
     Txt,
-    /// [`Question::proof`] asks for none.
+    /// [`Question::proof`] requires none.
     NotNeeded,
 }
 
-/// How long a look may take.
+/// How long a check may take.
 ///
-/// Larger: a host whose servers hang holds up the looks behind it. Smaller: slow servers count as broken.
+/// Larger: a host whose servers hang delays the checks after it. Smaller: slow servers count as broken.
 const TIME_LIMIT: Duration = Duration::from_secs(15);
 
 /// Asks DNS.
 ///
-/// A host's owner chooses its name servers and what they answer. So a look is bounded in time, in the number of servers
-/// (`zone`), referrals (`authority`) and aliases (`pointing`) and in the size of answers (`wire`); and only
-/// public name servers are asked directly. All that is sent anywhere are DNS queries.
+/// The owner of a host chooses its name servers and what they answer. So a check is bounded in time, in the number of servers
+/// (`zone`), referrals (`zone_servers`) and aliases (`pointing`) and in the size of answers (`wire`); only public name
+/// servers are asked directly, and nothing but DNS queries is sent.
 #[derive(Clone, Debug)]
 pub struct Dns {
     resolvers: Resolvers,
-    reach: Reach,
+    policy: ServerPolicy,
 }
 
 impl Dns {
     /// Uses these resolvers, in this order, or those of the system, which are read now.
     #[must_use]
     pub fn new(resolvers: &[SocketAddr]) -> Self {
-        Self { resolvers: Resolvers::new(resolvers), reach: Reach { port: 53, private: false } }
+        Self { resolvers: Resolvers::new(resolvers), policy: ServerPolicy { port: 53, private: false } }
     }
 
     /// For tests: asks authoritative servers at this port, also on loopback and in private networks.
     #[must_use]
     pub fn with_private_servers(self, port: u16) -> Self {
-        Self { reach: Reach { port, private: true }, ..self }
+        Self { policy: ServerPolicy { port, private: true }, ..self }
     }
 
-    /// Asks about a host. Takes 15 seconds at most; may be dropped at any time.
-    pub async fn look(&self, question: &Question<'_>) -> Look {
-        let mut authority = Authority::new(&self.resolvers, self.reach, question.host.as_str());
+    /// Checks a host. Takes 15 seconds at most; may be dropped at any time.
+    pub async fn check(&self, question: &Question<'_>) -> DnsCheck {
+        let mut servers = ZoneServers::new(&self.resolvers, self.policy, question.host.as_str());
         let mut ownership = Ownership::Unknown;
-        let found = tokio::time::timeout(TIME_LIMIT, look::look(&mut authority, question, &mut ownership)).await;
+        let found = tokio::time::timeout(TIME_LIMIT, check::check(&mut servers, question, &mut ownership)).await;
         let finding = match found {
             Ok(Ok(finding)) => finding,
-            Ok(Err(Stop::Fault(fault))) => Finding::Fault(fault),
-            Ok(Err(Stop::Unknown(why))) => Finding::Unknown(why),
-            Err(_) => match authority.late {
+            Ok(Err(CheckError::Fault(fault))) => Finding::Fault(fault),
+            Ok(Err(CheckError::Unknown(why))) => Finding::Unknown(why),
+            Err(_) => match servers.late {
                 Some(fault) => Finding::Fault(fault),
                 None => Finding::Unknown("DNS took longer than 15 s".to_owned()),
             },
         };
-        Look { ownership, finding }
+        DnsCheck { ownership, finding }
     }
 }

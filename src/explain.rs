@@ -231,7 +231,7 @@ impl<'c> Tracer<'c> {
                 "fix the database first",
             );
         };
-        match quota.look_shared(Account::new(&tenant.slug, database).limited(limit)).await {
+        match quota.peek_shared(Account::new(&tenant.slug, database).limited(limit)).await {
             Some((budget, wait)) if budget.remaining == 0 => Finding::stops(
                 format!(
                     "all {limit} requests of the last {seconds} s are spent: 429 for another {} s",

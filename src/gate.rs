@@ -65,7 +65,7 @@ impl Transport {
     }
 }
 
-/// A request that passed the gate, and whose it is.
+/// A request that passed the gate, with its tenant and token.
 #[derive(Debug)]
 pub struct Admitted {
     tenant: Arc<Tenant>,
@@ -131,7 +131,7 @@ impl Gate {
         self.directory.load().resolve(authority.host()).cloned().ok_or(Refusal::UnknownAccount)
     }
 
-    /// Begins the look-up of a secret that is no token: a cookie or a link of the administration area. Wrong ones
+    /// Begins the look-up of a secret other than a token: a cookie or a link of the administration area. Wrong ones
     /// count as attempts of the caller's address, like bad tokens.
     ///
     /// # Errors

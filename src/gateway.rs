@@ -210,7 +210,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         subscription_changes,
         noticed_writes: Arc::clone(&noticed_writes),
         targets,
-        tests: match webhooks.sends_tests {
+        webhook_tests: match webhooks.sends_tests {
             true => TestRequests::new(Arc::clone(&receivers), limits.request.receiver_test()),
             false => TestRequests::none(),
         },
@@ -409,7 +409,9 @@ impl Running {
         if let Some((following, task)) = self.following {
             drop(task);
             if timeout(CLOSE_LIMIT, following.end()).await.is_err() {
-                tracing::warn!("the registry does not take that this node ends; others count it as live for a while");
+                tracing::warn!(
+                    "could not remove this node from the registry; other nodes list it as live for up to 20 s"
+                );
             }
         }
         // Stopped before the final write, so that the two don't write concurrently.
@@ -421,7 +423,7 @@ impl Running {
         // Concurrently: a database that hangs must not hold up the others.
         let closed = join_all(directory.tenants().map(|tenant| tenant.database.close()));
         if timeout(CLOSE_LIMIT, closed).await.is_err() {
-            tracing::warn!("some database connections were not closed in time; they are cut");
+            tracing::warn!("some database connections were not closed in time; aborting them");
         }
         drained
     }

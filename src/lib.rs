@@ -39,7 +39,7 @@
 //! gate, registry
 //! error, tenant
 //! quota
-//! endpoint, oidc, shared
+//! endpoint, oidc, shared, translation
 //! config
 //! certificate
 //! reply, store
@@ -92,4 +92,5 @@ pub mod store;
 pub mod systemd;
 pub mod telemetry;
 pub mod tenant;
+mod translation;
 pub mod webhooks;

@@ -5,16 +5,17 @@
 //!
 //! 1. [`Providers`] has a [`Provider`] for each issuer, which reads and keeps its metadata (`metadata`) and keys
 //!    (`keys`).
-//! 2. [`SignInAttempt`] is what the browser keeps meanwhile; `state`, `nonce` and the PKCE verifier are derived from it.
-//! 3. [`BrowserAnswer::find`] reads what the provider sent back through the browser, and finds the attempt that it
-//!    answers.
-//! 4. [`Provider::identify`] exchanges the code, verifies the ID token (`id_token`), and finds the role.
+//! 2. [`SignInAttempt`] is what the browser keeps until then; `state`, `nonce` and the PKCE verifier are derived from it.
+//! 3. [`BrowserResponse::find`] reads what the provider sent back through the browser, and finds its
+//!    attempt.
+//! 4. [`Provider::identify`] exchanges the code, verifies the ID token (`id_token`), and finds the role in its `claims`.
 //!
 //! The operator chose the issuer, so it may be at an address that is not public, unlike a webhook receiver. Link-local
-//! addresses and the metadata services of clouds are refused all the same. Whatever the provider does, each request to
+//! addresses and the metadata services of clouds are still refused. Whatever the provider does, each request to
 //! it ends within a time limit and in bounded memory, and redirects are not followed.
 
 mod attempt;
+mod claims;
 mod id_token;
 mod keys;
 mod metadata;
@@ -26,13 +27,13 @@ use std::fmt;
 use http::StatusCode;
 
 pub use attempt::{ATTEMPT_LIFETIME, SignInAttempt};
-pub use id_token::TokenFault;
-pub use provider::{BrowserAnswer, Identified, Provider};
+pub use id_token::IdTokenError;
+pub use provider::{BrowserResponse, Identified, Provider};
 pub use providers::Providers;
 
 use crate::outbound::SendError;
 
-/// What is asked of a provider.
+/// A kind of request to a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// The document at `/.well-known/openid-configuration`.
@@ -57,36 +58,36 @@ impl fmt::Display for Endpoint {
 /// of OAuth.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OidcError {
-    /// The provider gave no answer.
-    #[error("the provider's {0} gave no answer: {1}")]
+    /// The provider did not respond.
+    #[error("the provider's {0} gave no response: {1}")]
     Unreachable(Endpoint, SendError),
-    /// The provider answered with an unexpected status.
-    #[error("the provider's {0} answered with status {1}{described}", described = described(*.2))]
+    /// The provider responded with an unexpected status.
+    #[error("the provider's {0} responded with status {1}{described}", described = described(*.2))]
     Status(Endpoint, StatusCode, Option<&'static str>),
-    /// The provider's answer is not what the specification says.
+    /// The provider's response does not follow the specification.
     #[error("the provider's {0} is not usable: {1}")]
     Malformed(Endpoint, &'static str),
     /// The browser has no attempt, or it was begun for something else.
-    #[error("the answer does not belong to a sign-in of this browser")]
-    ForeignAnswer,
+    #[error("the response does not belong to a sign-in of this browser")]
+    ForeignResponse,
     /// The attempt is too old.
     #[error("the sign-in took too long")]
     Expired,
     /// `iss` is missing or another issuer's (RFC 9207).
-    #[error("the answer is of another issuer, or does not name its issuer although the provider always does")]
+    #[error("the response is of another issuer, or does not name its issuer although the provider always does")]
     WrongIssuer,
     /// The provider did not sign the person in.
     #[error("the provider refused: {}", .0.unwrap_or("an unknown code"))]
     Denied(Option<&'static str>),
-    /// The answer has neither a code nor an error.
-    #[error("the answer has no code")]
+    /// The response has neither a code nor an error.
+    #[error("the response has no code")]
     NoCode,
-    /// The provider did not take the code: it was used before, or is too old.
+    /// The provider did not accept the code: it was used before, or is too old.
     #[error("the provider refused the code")]
     RefusedCode,
     /// The ID token is not valid.
     #[error("the ID token was refused: {0}")]
-    Token(#[from] TokenFault),
+    Token(#[from] IdTokenError),
     /// The person has no role here.
     #[error("the claim `{claim}` {}", if *is_present {
         "has no value that gives a role"

@@ -1,12 +1,12 @@
 //! The operator API: accounts and their domains come and go by calls of the operator's own product.
 //!
-//! Owns its routes, its callers and its answers. A change is checked by the code that checks files
+//! Owns its routes, its callers and its responses. A change is checked by the code that checks files
 //! ([`crate::registry::editing`]), written to the registry, and served by every node that follows it. Tenants of files
-//! can be looked at here and not changed.
+//! can only be read here.
 //!
 //! - [`ENDPOINTS`]: every endpoint on one page.
 //! - `caller`: who calls, over a socket or with a token.
-//! - A file a resource; `refusal` has the answers to what can't be done.
+//! - A file a resource; `refusal` has the responses to refused calls.
 
 mod batch;
 mod body;
@@ -55,7 +55,7 @@ pub const WAITS_OF_A_CALLER: usize = 16;
 /// Larger: calls that wait lock the others out. Smaller: fewer callers can wait.
 pub const WAITS: usize = 48;
 
-/// How long a call waits for its share before it uses the database of a tenant, and how often it looks.
+/// How long a call waits for its share before it uses the database of a tenant, and how often it checks.
 ///
 /// Larger: calls that wait for one hold the connections of other callers for longer. Smaller: of many accounts that sign up at
 /// once, some are refused although each takes a moment only.
@@ -117,7 +117,7 @@ pub struct OperatorApi {
     pub gateway: Arc<ArcSwap<GatewayConfig>>,
     /// The domains, if `[gateway.domains]` is configured.
     pub domains: Option<Arc<Domains>>,
-    /// The calls that wait for a change, for nodes or for a look at a domain, by their callers.
+    /// The calls that wait for a change, for nodes or for the check of a domain, by their callers.
     pub waits: Shares,
     /// Announces changed tokens to the other nodes, if Redis is configured.
     pub announcer: Option<Arc<TokenChangeAnnouncer>>,
@@ -127,7 +127,7 @@ impl OperatorApi {
     /// Who calls. First, so that a caller without a token learns nothing about routes.
     ///
     /// # Errors
-    /// The answer for a caller that is not known.
+    /// The response to an unknown caller.
     pub async fn identify(&self, transport: &Transport, head: &request::Parts) -> Result<Caller, Reply> {
         caller::identify(self, transport, head).await.map_err(OperatorRefusal::reply)
     }

@@ -57,7 +57,7 @@ pub enum ReportUsage {
 /// Maximum age, in microseconds, of the remaining budget that is reported to requests that spend nothing.
 ///
 /// Larger: a 401 reports an older budget. Smaller: a flood of invalid tokens costs more Redis calls.
-const MAX_LOOK_AGE: u64 = 1_000_000;
+const MAX_PEEK_AGE: u64 = 1_000_000;
 
 /// Why a node decides by its own window.
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +122,7 @@ impl Quota {
             Ok(Outcome { wait: None, remaining, usage }) => {
                 let now = self.now();
                 account.own().note(now, self.span_in_micros(), account.limit, LogEntry::short(token));
-                account.note_look(now, remaining);
+                account.note_peek(now, remaining);
                 self.metrics.rate_decisions.count(RateDecision::AdmittedShared);
                 Ok((account.budget(remaining), (report == ReportUsage::Yes).then_some(usage)))
             }
@@ -143,7 +143,7 @@ impl Quota {
                     OnRedisFailure::Allow => {
                         account.own().note(self.now(), self.span_in_micros(), account.limit, LogEntry::short(token));
                         self.metrics.rate_decisions.count(RateDecision::AdmittedAllow);
-                        Ok((self.look_at_own(account), self.own_usage(account, report)))
+                        Ok((self.peek_at_own(account), self.own_usage(account, report)))
                     }
                     OnRedisFailure::Deny => {
                         self.metrics.rate_decisions.count(RateDecision::RefusedDeny);
@@ -155,32 +155,32 @@ impl Quota {
     }
 
     /// An account's remaining budget, without spending. For a shared window, it is at most one second old.
-    pub async fn look(&self, account: LimitedAccount<'_>) -> Budget {
-        let Some((windows, _)) = &self.shared else { return self.look_at_own(account) };
+    pub async fn peek(&self, account: LimitedAccount<'_>) -> Budget {
+        let Some((windows, _)) = &self.shared else { return self.peek_at_own(account) };
         if self.known_full(account).is_some() {
             return account.budget(0);
         }
         if let Some(remaining) = self.seen_lately(account) {
             return account.budget(remaining);
         }
-        let _looking = account.looking.lock().await;
+        let _peeking = account.peeking.lock().await;
         if let Some(remaining) = self.seen_lately(account) {
             return account.budget(remaining);
         }
-        match windows.request(account.request(Operation::Look, 0)).await {
+        match windows.request(account.request(Operation::Peek, 0)).await {
             Ok(outcome) => {
-                account.note_look(self.now(), outcome.remaining);
+                account.note_peek(self.now(), outcome.remaining);
                 account.budget(outcome.remaining)
             }
-            Err(_) => self.look_at_own(account),
+            Err(_) => self.peek_at_own(account),
         }
     }
 
     /// The remaining budget of an account's shared window, read now, and the time until a place is free if none is.
     /// `None` if Redis does not answer or is not configured.
-    pub async fn look_shared(&self, account: LimitedAccount<'_>) -> Option<(Budget, Duration)> {
+    pub async fn peek_shared(&self, account: LimitedAccount<'_>) -> Option<(Budget, Duration)> {
         let (windows, _) = self.shared.as_ref()?;
-        let outcome = windows.request(account.request(Operation::Look, 0)).await.ok()?;
+        let outcome = windows.request(account.request(Operation::Peek, 0)).await.ok()?;
         Some((account.budget(outcome.remaining), outcome.wait.unwrap_or_default()))
     }
 
@@ -211,7 +211,7 @@ impl Quota {
         }
     }
 
-    fn look_at_own(&self, account: LimitedAccount<'_>) -> Budget {
+    fn peek_at_own(&self, account: LimitedAccount<'_>) -> Budget {
         account.budget(account.own().remaining(self.now(), self.span_in_micros(), account.limit))
     }
 
@@ -220,8 +220,8 @@ impl Quota {
     }
 
     fn seen_lately(&self, account: LimitedAccount<'_>) -> Option<u32> {
-        let look = (*account.last_look()).filter(|look| look.limit == account.limit)?;
-        (self.now() - look.at < MAX_LOOK_AGE).then_some(look.remaining)
+        let peek = (*account.last_peek()).filter(|peek| peek.limit == account.limit)?;
+        (self.now() - peek.at < MAX_PEEK_AGE).then_some(peek.remaining)
     }
 
     fn known_full(&self, account: LimitedAccount<'_>) -> Option<NotAdmitted> {

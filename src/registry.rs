@@ -3,7 +3,7 @@
 //! [`store::Registry`](crate::store::Registry) has the rows and their revisions; [`crate::config`] reads a row's text as
 //! it reads a file. Here they become tenants that are served: `following` takes the increments into the
 //! [directory](crate::tenant::Directory), next to the tenants of the files, and keeps a `snapshot` on disk, so that a node
-//! starts while the registry is away. `obtained` has the certificates of domains. `keepers` divides the work for tenants
+//! starts while the registry is unavailable. `obtained` has the certificates of domains. `keepers` divides the work for tenants
 //! between the nodes, and `subscribed` knows which of them have subscriptions. `missing_rights` has what the role of this node may
 //! not do. [`editing`] checks a change before it is written, for the operator API and for
 //! commands alike.

@@ -91,7 +91,7 @@ pub struct Pipeline {
     /// Decides which targets subscriptions may have.
     pub targets: Arc<Guard>,
     /// Tests receivers.
-    pub tests: TestRequests,
+    pub webhook_tests: TestRequests,
     /// Seals the secrets of subscriptions.
     pub seals: Seals,
     /// Takes that subscriptions changed.
@@ -228,7 +228,8 @@ impl Pipeline {
         check_size(head, &self.limits)?;
         check_method(&head.method)?;
         if let Some(area) = &context.area {
-            let webhooks = WebhookTools { tests: &self.tests, seals: &self.seals, changes: &self.subscription_changes };
+            let webhooks =
+                WebhookTools { tests: &self.webhook_tests, seals: &self.seals, changes: &self.subscription_changes };
             let (tenant, authority, domains) = (&tenant, &authority, self.domains.as_deref());
             let rows = &RowMemory::new(MemoryShare::new(&self.memory, &tenant.memory));
             let visit = Visit { gate: &self.gate, connection, tenant, authority, head, webhooks, domains, rows };
@@ -259,7 +260,7 @@ impl Pipeline {
     /// The answer to an authority that verifies a host (RFC 8555, section 8.3), by any listener and without TLS.
     async fn answer_authority(&self, authority: &Authority<'_>, head: &request::Parts) -> Option<Reply> {
         let domains = self.domains.as_ref().filter(|_| [Method::GET, Method::HEAD].contains(&head.method))?;
-        let answer = domains.answer_http(authority.host(), head.uri.path()).await?;
+        let answer = domains.http_response(authority.host(), head.uri.path()).await?;
         // The path is the stranger's, and so a part of the document is too.
         let reply = Reply::of_type(StatusCode::OK, ContentType::Octets, answer.into());
         Some(reply.with_header(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
@@ -326,7 +327,7 @@ impl Pipeline {
             ignored: &context.ignored_in_body,
             stopping: &self.stopping,
             targets: &self.targets,
-            tests: &self.tests,
+            tests: &self.webhook_tests,
             seals: &self.seals,
             subscription_changes: &self.subscription_changes,
             noticed_writes: &self.noticed_writes,

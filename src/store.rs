@@ -82,12 +82,13 @@ pub use schema::{
     MIGRATIONS, Migration, Orphans, Reach, SchemaDifferences, SchemaRepair, count_orphans, read_catalog, repair_schema,
 };
 use statement::sql;
-pub use statement::{Page, PageRequest, Texts, fold, statement_texts};
+pub use statement::{Page, PageRequest, TextList, fold, statement_texts};
 pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
 pub use subscriptions::{
     AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, HasSubscriptions, InspectedSubscription,
-    LeasedSubscription, MAX_SUBSCRIPTIONS, PendingEvents, Progress, Replay, Replayed, SampleSubmission, SentBody,
-    Standing, Subscribed, Subscription, SubscriptionCounts, SubscriptionKey, Unsubscription, Written,
+    LeasedSubscription, MAX_SUBSCRIPTIONS, PendingEvents, Progress, Replay, Replayed, SUBSCRIPTION_STATES,
+    SUBSCRIPTION_TRANSITIONS, SampleSubmission, SentBody, Standing, Subscribed, Subscription, SubscriptionCounts,
+    SubscriptionEvent, SubscriptionKey, Unsubscription, Written,
 };
 pub use tokens::{
     CommitMark, CreatedToken, NewToken, RequestCounts, RotatedToken, TokenHour, TokenRecord, TokenUse, UsesNotWritten,

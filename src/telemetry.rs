@@ -100,7 +100,7 @@ impl Telemetry {
             log_panics();
         }
         if let Some(failure) = failure {
-            tracing::error!(failure, "traces are not set up as the environment says");
+            tracing::error!(failure, "OTLP configuration invalid; traces are not exported as configured");
         }
         Self { provider }
     }

@@ -53,7 +53,7 @@ pub struct Tenant {
     pub name: String,
     /// The sign-in address.
     pub address: HostName,
-    /// The time zone of plain dates and of `time` answers.
+    /// The time zone of plain dates and of answers to `time` questions.
     pub timezone: TimeZone,
     /// Requests per window.
     pub requests_per_minute: u32,
@@ -66,11 +66,11 @@ pub struct Tenant {
     pub oidc: Option<Arc<OidcConfig>>,
     /// Its requests, for the metrics.
     pub meter: Arc<TenantMeter>,
-    /// What is known of its tokens.
+    /// The cache of its tokens.
     pub tokens: Arc<Tokens>,
     /// Its requests in flight.
     pub in_flight: Arc<InFlight>,
-    /// Memory held by its bodies and answers.
+    /// Memory held by its request bodies and responses.
     pub memory: Arc<TenantMemory>,
     /// The tenant's database, opened when first needed.
     pub database: Arc<TenantDatabase>,
@@ -145,8 +145,8 @@ impl Tenant {
     }
 
     /// This tenant with a changed configuration. Whatever the change doesn't affect is kept, above all its
-    /// connections and the requests in its window. A changed database address starts a new [`Generation`], of which
-    /// nothing is known. The account is still the same if the database turns out to be
+    /// connections and the requests in its window. A changed database address starts a new, empty [`Generation`]. The
+    /// account is still the same if the database turns out to be
     /// ([`crate::quota::Quota::account`]).
     #[must_use]
     pub fn renewed(&self, config: &TenantConfig, databases: &Arc<TenantDatabases>) -> Self {

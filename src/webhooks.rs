@@ -1,14 +1,14 @@
 //! Delivers webhooks: what changed in the databases of all tenants, to the receivers that are subscribed to it.
 //!
 //! A webhook is a position in the change log of a database. Nothing is queued: a receiver that is down for days costs one
-//! row, and gets every event in order when it is back. Nothing but the databases has to work together: nodes share the
-//! work through leases there, and one takes over what another left.
+//! row, and gets every event in order once it works again. Nodes only coordinate through the databases: leases there divide
+//! the work, and a node takes over the leases of one that died.
 //!
-//! 1. `watch` knows which tenants have subscriptions, and looks whether something is due for one when `hints` say so. The
-//!    same hints wake requests that wait for a change of the feed.
-//! 2. `survey` finds the tenants with subscriptions of which nothing is known, when this node starts and later.
+//! 1. `watched` has the tenants with subscriptions, and `watch` polls one for due events after `hints`. The same hints wake
+//!    requests that wait for a change of the feed.
+//! 2. `survey` finds the tenants with subscriptions, when this node starts and for new tenants.
 //! 3. `sender` leases a subscription, and sends what is due within the limits of `permits`.
-//! 4. `outcome` decides what an answer means and when to try again.
+//! 4. `outcome` decides what a response means and when to try again.
 //!
 //! [`crate::store`] owns the log, leases and positions, [`crate::api`] the body of a webhook, and [`crate::outbound`] the
 //! request.
@@ -21,6 +21,7 @@ mod sender;
 mod signing;
 mod survey;
 mod watch;
+mod watched;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,15 +43,15 @@ use permits::Permits;
 pub use survey::Survey;
 use survey::Surveyed;
 pub use watch::Watch;
-use watch::Watched;
+use watched::Watched;
 
 /// The delivery of webhooks by one node.
 #[derive(Clone, Debug)]
-pub struct Webhooks(Arc<Hub>);
+pub struct Webhooks(Arc<DeliveryContext>);
 
 /// What all senders of a node share.
 #[derive(Debug)]
-struct Hub {
+struct DeliveryContext {
     config: WebhookConfig,
     client: Arc<Client>,
     permits: Permits,
@@ -58,21 +59,21 @@ struct Hub {
     /// Divides the tenants between nodes, if there is a registry.
     following: Option<Arc<Following>>,
     watched: Watched,
-    /// The tenants without a registry of which it is known whether they have subscriptions.
+    /// The surveyed tenants, without a registry.
     surveyed: Surveyed,
     /// Cancelled once the first survey is over.
     first_survey: CancellationToken,
-    /// Tenants were added, or became those of this node.
+    /// Tenants were added, or were assigned to this node.
     share_changed: Notify,
     /// The requests that wait for changes, which hints wake.
     noticed_writes: Arc<NoticedWrites>,
     metrics: WebhookMetrics,
-    /// Identifies this node in leases: every start of one has another.
+    /// Identifies this node in leases; different after each start.
     node: String,
     leases: AtomicU64,
     /// Cancelled when the node stops: no request starts then.
     stopping: CancellationToken,
-    /// Looks and senders.
+    /// Polls and senders.
     running: TaskTracker,
 }
 
@@ -89,7 +90,7 @@ impl Webhooks {
         noticed_writes: Arc<NoticedWrites>,
         metrics: WebhookMetrics,
     ) -> Self {
-        Self(Arc::new(Hub {
+        Self(Arc::new(DeliveryContext {
             config: config.clone(),
             client,
             permits: Permits::new(config),
@@ -114,7 +115,7 @@ impl Webhooks {
         Watch::new(Arc::clone(&self.0), announced)
     }
 
-    /// The background task that finds out which tenants have subscriptions, where that is not known.
+    /// The background task that finds out which tenants have subscriptions, if that is unknown.
     #[must_use]
     pub fn survey(&self) -> Survey {
         Survey::new(Arc::clone(&self.0))
@@ -125,7 +126,7 @@ impl Webhooks {
         self.0.first_survey.cancelled().await;
     }
 
-    /// Notes whether tenants have subscriptions, as their databases say. Those that do are watched from now on.
+    /// Notes whether tenants have subscriptions, according to their databases. Subscribed tenants are watched from now on.
     pub async fn note_subscribed(&self, found: &[(Arc<TenantConfig>, bool)]) {
         self.0.note_subscribed(found).await;
     }
@@ -136,7 +137,7 @@ impl Webhooks {
         self.0.watched.has(tenant)
     }
 
-    /// Publishes how many subscriptions there are, of all tenants.
+    /// Publishes the number of subscriptions of all tenants.
     pub fn publish<'c>(&self, counts: impl Iterator<Item = &'c SubscriptionCounts>) {
         let (mut by_state, mut set_aside) = ([0; STATES.len()], 0);
         for counts in counts {
@@ -151,29 +152,29 @@ impl Webhooks {
         self.0.metrics.waiting.set(set_aside);
     }
 
-    /// Starts no further request, waits a limited time for those that run, and gives the leases back.
+    /// Starts no further request, waits a limited time for the running ones, and releases the leases.
     pub async fn stop(&self) {
         self.0.stopping.cancel();
         self.0.running.close();
         if tokio::time::timeout(self.0.config.drain + STOP_LIMIT, self.0.running.wait()).await.is_err() {
-            tracing::warn!("some webhooks were not answered in time; another node sends them again");
+            tracing::warn!("some receivers did not respond in time; another node sends their webhooks again");
         }
     }
 }
 
 /// How long writing the last positions may take.
 ///
-/// Larger: a database that hangs delays a stop. Smaller: events are sent again by another node.
+/// Larger: a database that hangs delays a stop. Smaller: another node sends more events again.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-impl Hub {
-    /// What this node has to do for a tenant.
+impl DeliveryContext {
+    /// The duty of this node for a tenant.
     fn duty(&self, slug: &str) -> Duty {
         let Some(following) = &self.following else { return Duty::Keeper };
         self.directory.load().config(slug).map_or(Duty::Nothing, |tenant| following.keepers().duty(tenant))
     }
 
-    /// Grows whenever the duty for any tenant may be another one, or more is known of the tenants with subscriptions.
+    /// Grows whenever the duty for any tenant may have changed, or more tenants are known to have subscriptions.
     fn generation(&self) -> u64 {
         self.following.as_ref().map_or(0, |following| following.keepers().generation())
     }
@@ -185,8 +186,8 @@ impl Hub {
         }
     }
 
-    /// Whether a tenant is watched after a look: there is something to deliver or to wait for, or the registry has that it has
-    /// subscriptions. They may be paused, or be created at this moment.
+    /// Whether a tenant stays watched after a poll: it has something to deliver, a request waits for it, or it has subscriptions
+    /// according to the registry, which may be paused or just being created.
     fn is_watched(&self, slug: &str, is_delivered: bool) -> bool {
         let of_registry = |following: &Arc<Following>| {
             let directory = self.directory.load();
@@ -206,7 +207,7 @@ impl Hub {
         for (tenant, _) in found.iter().filter(|(_, is_subscribed)| *is_subscribed) {
             let duty = self.duty(&tenant.slug);
             if duty != Duty::Nothing && !self.watched.has(&tenant.slug) {
-                self.watched.look_at(&tenant.slug, duty);
+                self.watched.poll_now(&tenant.slug, duty);
             }
         }
     }
@@ -216,13 +217,13 @@ impl Hub {
         format!("{}-{}", self.node, self.leases.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Logs and counts what became of a subscription, once for each change. `fault` is how its receiver failed.
+    /// Logs and counts a change of a subscription's state, once for each change. `fault` is how its receiver failed.
     fn report(&self, tenant: &Tenant, leased: &LeasedSubscription, standing: &Standing, fault: &str) {
         let (tenant, subscription) = (&*tenant.slug, leased.id);
         match standing {
             Standing::Failing { reason, .. } if leased.failures == 0 => {
                 self.metrics.changes.with_label_values(&["failing"]).inc();
-                tracing::warn!(tenant, subscription, reason, "a receiver of webhooks fails; it is tried again");
+                tracing::warn!(tenant, subscription, %reason, "webhook receiver fails; retrying");
             }
             Standing::Disabled { reason } => {
                 self.metrics.changes.with_label_values(&["disabled"]).inc();
@@ -230,13 +231,13 @@ impl Hub {
                 tracing::warn!(
                     tenant,
                     subscription,
-                    reason,
-                    "a receiver of webhooks failed for too long; it is disabled"
+                    %reason,
+                    "webhook receiver failed for too long; subscription disabled"
                 );
             }
             Standing::Gone { reason } => {
                 self.metrics.changes.with_label_values(&["gone"]).inc();
-                tracing::warn!(tenant, subscription, reason, "a receiver of webhooks is gone; it is sent nothing more");
+                tracing::warn!(tenant, subscription, %reason, "webhook receiver is gone; sending nothing more");
             }
             _ => {}
         }
@@ -244,6 +245,6 @@ impl Hub {
 
     fn report_recovery(&self, tenant: &Tenant, leased: &LeasedSubscription) {
         self.metrics.changes.with_label_values(&["active"]).inc();
-        tracing::info!(tenant = &*tenant.slug, subscription = leased.id, "a receiver of webhooks works again");
+        tracing::info!(tenant = &*tenant.slug, subscription = leased.id, "webhook receiver works again");
     }
 }

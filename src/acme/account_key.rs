@@ -1,7 +1,7 @@
-//! The key of the accounts: an ECDSA key on P-256, one for all authorities.
+//! The key of the accounts: an ECDSA key on P-256, one for all CAs.
 //!
-//! Owns what is derived from it: the thumbprint (RFC 7638), so that any node that has the key answers HTTP-01 without
-//! shared state, and the signatures of the requests that register an account.
+//! Owns what is derived from it: the thumbprint (RFC 7638), with which every node that has the key can respond to HTTP-01
+//! without shared state, and the signatures of the requests that register an account.
 
 use std::fmt;
 
@@ -16,9 +16,9 @@ use sha2::{Digest, Sha256};
 
 use super::settings::ExternalAccount;
 
-/// The longest token that is answered. Authorities use 43 characters.
+/// The longest token that gets a response. CAs use 43 characters.
 ///
-/// Larger: a stranger's request for a challenge costs a longer answer. Smaller: an authority with long tokens fails.
+/// Larger: strangers can request longer responses. Smaller: a CA with long tokens fails.
 const MAX_TOKEN: usize = 128;
 
 /// The length of a coordinate of a public key.
@@ -72,8 +72,8 @@ impl AccountKey {
         &self.thumbprint
     }
 
-    /// The answer to HTTP-01 for a token, whoever asks; none if that is not a token (RFC 8555, section 8.1), so that no
-    /// answer contains a text that a stranger chose freely.
+    /// The response to HTTP-01 for a token, whoever requests it; `None` if that is not a token (RFC 8555, section 8.1), so that
+    /// no response contains a text that a stranger chose freely.
     #[must_use]
     pub fn key_authorization(&self, token: &str) -> Option<String> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');

@@ -1,6 +1,6 @@
 //! The key of a certificate, and the signing request (PKCS #10) for it.
 //!
-//! Both are made before the order and stored, so that an order that was finalized is finished with the same key.
+//! Both are created before the order and stored, so that a finalized order is completed with the same key.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! The challenges that prove control of a host, and what answers them.
+//! The challenges that prove control of a host, and the responses to them.
 
 use instant_acme::ChallengeType;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::certificate_request::without_brackets;
 use crate::host::HostName;
 
-/// Where HTTP-01 is answered, on port 80: this and the token (RFC 8555, section 8.3).
+/// The path of a response to HTTP-01, on port 80: this and the token (RFC 8555, section 8.3).
 pub const HTTP_PATH: &str = "/.well-known/acme-challenge/";
 
 /// The protocol that ALPN selects for TLS-ALPN-01, on port 443 (RFC 8737).
@@ -39,7 +39,7 @@ impl ChallengeKind {
         }
     }
 
-    /// The port that the authority connects to.
+    /// The port that the CA connects to.
     #[must_use]
     pub fn port(self) -> u16 {
         match self {
@@ -56,18 +56,18 @@ impl ChallengeKind {
     }
 }
 
-/// A challenge that an authority is about to verify.
+/// A challenge that a CA is about to verify.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
     /// Its kind.
     pub kind: ChallengeKind,
     /// Its token, which is valid (RFC 8555, section 8.1).
     pub token: String,
-    /// What answers it: the body for HTTP-01, and for TLS-ALPN-01 the input of [`tls_alpn_certificate`].
+    /// The response: the body for HTTP-01, and for TLS-ALPN-01 the input of [`tls_alpn_certificate`].
     pub key_authorization: String,
 }
 
-/// The certificate that answers TLS-ALPN-01: self-signed, with the digest of the key authorization (RFC 8737,
+/// The certificate that responds to TLS-ALPN-01: self-signed, with the digest of the key authorization (RFC 8737,
 /// section 3).
 ///
 /// # Panics

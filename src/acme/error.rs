@@ -1,7 +1,7 @@
-//! What went wrong with an authority, classified by whose fault it is.
+//! What went wrong with a CA, classified by whose fault it is.
 //!
-//! Owns the meaning of the problem types of RFC 8555, section 6.7. The words of an authority are kept, as one line of
-//! limited length: they go into logs, pages and the database.
+//! Owns the meaning of the problem types of RFC 8555, section 6.7. The text of a CA is kept as one line of limited length,
+//! for logs, pages and the database.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -9,70 +9,70 @@ use serde::{Deserialize, Serialize};
 use super::challenge::ChallengeKind;
 use super::transport::Refusal;
 
-/// How much of an authority's words is kept.
+/// How much of a CA's text is kept.
 ///
-/// Larger: a faulty authority fills logs and rows. Smaller: explanations are cut off before their point.
+/// Larger: a faulty CA fills logs and rows. Smaller: explanations are cut off before their point.
 const MAX_DETAIL: usize = 500;
 
 /// Why a certificate was not obtained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "error", rename_all = "snake_case")]
 pub enum AcmeError {
-    /// The authority does not issue for this host as things are.
+    /// The CA refuses to issue for this host.
     #[error("refused ({problem}): {detail}")]
     Refused {
         /// The problem type without its prefix, such as `rejectedIdentifier`.
         problem: String,
-        /// The authority's words.
+        /// The CA's text.
         detail: String,
     },
-    /// The authority could not connect to the host.
+    /// The CA could not connect to the host.
     #[error("could not connect to the host for {}: {detail}", challenge.as_str())]
     Unreachable {
         /// The challenge that it wanted to verify.
         challenge: ChallengeKind,
-        /// The authority's words.
+        /// The CA's text.
         detail: String,
     },
-    /// A rate limit of the authority is reached.
+    /// A rate limit of the CA is reached.
     #[error("rate limit: {detail}")]
     Limited {
-        /// When to ask again, if the authority said so.
+        /// When to ask again, if the CA said so.
         until: Option<Timestamp>,
-        /// The authority's words.
+        /// The CA's text.
         detail: String,
     },
-    /// The authority gives no usable answer.
+    /// The CA gives no usable response.
     #[error("{detail}")]
     Down {
-        /// When to ask again, if the authority said so.
+        /// When to ask again, if the CA said so.
         until: Option<Timestamp>,
         /// What is wrong with it.
         detail: String,
     },
-    /// The authority is not done yet. The order is as good as before: advance it again.
-    #[error("the authority is still processing the order")]
+    /// The CA is not done yet. The order is unchanged: advance it again.
+    #[error("the CA is still processing the order")]
     Pending {
-        /// When to ask again, if the authority said so.
+        /// When to ask again, if the CA said so.
         until: Option<Timestamp>,
     },
-    /// The authority refuses the account, or something else that is the same for all hosts.
+    /// The CA refuses the account, or something else that is the same for all hosts.
     #[error("refused for every host ({problem}): {detail}")]
     Misconfigured {
         /// The problem type without its prefix, such as `externalAccountRequired`.
         problem: String,
-        /// The authority's words.
+        /// The CA's text.
         detail: String,
     },
-    /// The order does not exist any more, or can't be finished for a reason that lies in the past. Nothing was issued:
-    /// open another one.
+    /// The order no longer exists, or can't be completed because of an earlier failure. Nothing was issued: open another
+    /// order.
     #[error("the order is gone")]
     OrderGone,
-    /// The authority does not open an order that replaces this certificate, or it refuses the order for a reason that may be
-    /// this. Open one that replaces none: its answer decides.
-    #[error("the authority does not take the certificate to replace: {detail}")]
+    /// The CA does not open an order that replaces this certificate, or it refuses the order for a reason that may be
+    /// this. Open one that replaces none: its response decides.
+    #[error("the CA does not accept the certificate to replace: {detail}")]
     ReplacesRefused {
-        /// The authority's words.
+        /// The CA's text.
         detail: String,
     },
     /// The caller stopped.
@@ -83,18 +83,18 @@ pub enum AcmeError {
 /// Who can change something about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The authority: another one may work.
+    /// The CA: another one may work.
     Authority,
-    /// The operator, for this authority: another one may work.
+    /// The operator, for this CA: another one may work.
     Operator,
-    /// The owner of the host: every authority would refuse.
+    /// The owner of the host: every CA would refuse.
     Host,
-    /// No one has to: time or another call does.
+    /// Nobody: time or another call resolves it.
     None,
 }
 
 impl AcmeError {
-    /// Whose fault it is.
+    /// Who is at fault.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -105,13 +105,13 @@ impl AcmeError {
         }
     }
 
-    /// Whether it counts against the authority, so that another one is asked after some of these.
+    /// Whether it counts against the CA, so that another one is asked after some of these.
     #[must_use]
     pub fn is_fault_of_authority(&self) -> bool {
         matches!(self.fault(), Fault::Authority | Fault::Operator)
     }
 
-    /// When to ask again, if the authority said so.
+    /// When to ask again, if the CA said so.
     #[must_use]
     pub fn until(&self) -> Option<Timestamp> {
         match self {
@@ -126,9 +126,9 @@ impl AcmeError {
     }
 
     /// Whether a rate limit applies to the whole account, and not to one host. Read from its detail, since both have the same
-    /// problem type, and an authority speaks of the account in both ("Your account is temporarily prevented from requesting
-    /// certificates for forms.acme.org"): one that names any host belongs to the host of the order. So does one that is not
-    /// recognized; every other host then learns of it by its own order.
+    /// problem type, and a CA speaks of the account in both ("Your account is temporarily prevented from requesting
+    /// certificates for forms.acme.org"): a limit that names any host belongs to the host of the order. So does an unrecognized
+    /// limit; every other host then finds it with its own order.
     #[must_use]
     pub fn limits_every_order(&self, host: &str) -> bool {
         let Self::Limited { detail, .. } = self else { return false };
@@ -141,7 +141,7 @@ impl AcmeError {
             || words.any(|word| matches!(word.trim_end_matches('.'), "account" | "registrations"))
     }
 
-    /// The same error, unless it is a refusal of everything that names the host of the order: that is one of the host.
+    /// The same error; a refusal of everything that names the host of the order becomes a refusal of the host.
     #[must_use]
     pub fn of_host(self, host: &str) -> Self {
         match self {
@@ -152,7 +152,7 @@ impl AcmeError {
         }
     }
 
-    /// Whether the authority may have got no answer, or another one, from DNS.
+    /// Whether the CA may have got no answer from DNS, or another one.
     #[must_use]
     pub fn may_be_dns(&self) -> bool {
         match self {
@@ -181,7 +181,7 @@ fn is_host(word: &str) -> bool {
     is_domain && word.split('.').all(|label| !label.is_empty())
 }
 
-/// What a request was for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// To register or find the account.
@@ -200,9 +200,9 @@ pub(super) enum Step {
 }
 
 impl Refusal {
-    /// Whether a refused order may be accepted if it replaces no certificate. Authorities have several types and many words
-    /// for that, and some fail at it, so it is every refusal but a rate limit, an account that has to be registered first, a
-    /// nonce that was not valid, and an authority that is down and says until when.
+    /// Whether a refused order may be accepted if it replaces no certificate. CAs refuse it with several types and many
+    /// texts, and some fail, so this is true of every refusal but a rate limit, an unregistered account, an invalid nonce,
+    /// and a CA that is down and says until when.
     fn may_be_of_replaced(&self) -> bool {
         let kind = self.problem.as_ref().map(Problem::kind);
         let is_of_other = matches!(kind.as_deref(), Some("rateLimited" | "accountDoesNotExist" | "badNonce"));
@@ -214,14 +214,14 @@ impl Refusal {
         if step == (Step::Open { replaces: true }) && self.may_be_of_replaced() {
             let status = self.status.as_u16();
             let detail =
-                self.problem.map_or_else(|| format!("answered with status {status}"), |problem| problem.words());
+                self.problem.map_or_else(|| format!("responded with status {status}"), |problem| problem.words());
             return AcmeError::ReplacesRefused { detail };
         }
         let Some(problem) = self.problem else {
             if step == Step::Read && matches!(self.status.as_u16(), 404 | 410) {
                 return AcmeError::OrderGone;
             }
-            let detail = format!("answered with status {} and no explanation", self.status.as_u16());
+            let detail = format!("responded with status {} and no explanation", self.status.as_u16());
             return AcmeError::Down { until: self.until, detail };
         };
         let kind = problem.kind();
@@ -234,9 +234,9 @@ impl Refusal {
             return AcmeError::Down { until: self.until, detail };
         }
         match (&*kind, step) {
-            // The account is unknown at an authority that lost its state, and its orders with it.
+            // The CA lost its state: the account and its orders.
             ("accountDoesNotExist", Step::Read | Step::Advance) => AcmeError::OrderGone,
-            // Also for the order of an account that this one is not.
+            // Also for an order of another account.
             ("unauthorized", Step::Read) => AcmeError::OrderGone,
             _ if step == Step::Read && matches!(self.status.as_u16(), 404 | 410) => AcmeError::OrderGone,
             ("unauthorized", Step::Register | Step::Open { .. })
@@ -309,7 +309,7 @@ impl From<&instant_acme::Problem> for Problem {
     }
 }
 
-/// A text of an authority without line breaks and other control characters, and not too long.
+/// A text of a CA without line breaks and other control characters, and not too long.
 pub(super) fn one_line(text: &str) -> String {
     let words =
         text.split(|letter: char| letter.is_control() || letter.is_whitespace()).filter(|word| !word.is_empty());

@@ -1,9 +1,8 @@
 //! One order, from its opening to the chain.
 //!
-//! Owns the walk: it reads where the order is, does what is next, and reads again, so that it can begin anywhere. No
-//! step has an effect that repeating it would double: a validation is begun only if it is pending, and an order is
-//! finalized only if it is ready, always with the same request. What another process does to the order meanwhile is
-//! seen at the next reading.
+//! Owns the loop: it reads the state of the order, does the next step, and reads again, so it can begin in any state. Steps
+//! are idempotent: a validation begins only if it is pending, and an order is finalized only if it is ready, always with the
+//! same request. The next reading shows what another process did to the order.
 
 use std::time::{Duration, Instant};
 
@@ -28,67 +27,67 @@ use crate::outbound::Target;
 
 /// How long one call advances an order before it returns [`AcmeError::Pending`].
 ///
-/// Larger: a worker waits for longer at a slow authority. Smaller: orders of slow authorities take more calls.
+/// Larger: a worker waits for longer at a slow CA. Smaller: orders of slow CAs take more calls.
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// How much longer the last requests of a call may take.
 ///
-/// Larger: as for [`LIMIT`]. Smaller: an authority that is slow, but answers, counts as one that hangs.
+/// Larger: as for [`LIMIT`]. Smaller: a slow CA counts as one that hangs.
 const LAST_REQUESTS: Duration = Duration::from_secs(30);
 
 /// How often a step is repeated because its nonce was refused. The library repeats each request too, twice.
 ///
-/// Larger: more requests to an authority that refuses all. Smaller: with many refusals, orders fail.
+/// Larger: more requests to a CA that refuses every nonce. Smaller: orders fail after a few refusals.
 pub(super) const NONCE_ATTEMPTS: u32 = 20;
 
-/// How often an order is finalized that stays ready.
+/// How many times an order that stays ready is finalized.
 ///
-/// Larger: more requests to an authority that is faulty. Smaller: an authority that is late to show a change fails.
+/// Larger: more requests to a faulty CA. Smaller: orders at a CA that shows changes late fail.
 const FINALIZE_ATTEMPTS: u32 = 3;
 
-/// How the state of an order is polled before it is read afresh: another process may have changed it to one that the
-/// library does not wait for.
+/// How the state of an order is polled before it is read again: another process may have moved it to a state that the library
+/// does not wait for.
 const POLL: RetryPolicy =
     RetryPolicy::new().initial_delay(Duration::from_millis(250)).backoff(1.5).timeout(Duration::from_secs(4));
 
-/// An order that the authority knows. Nothing is issued yet.
+/// An order that the CA knows. Nothing is issued yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenedOrder {
     /// Its URL, for [`Acme::advance`].
     pub url: String,
 }
 
-/// The certificate, as the authority issued it.
+/// The certificate, as the CA issued it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuedChain {
     /// The chain in PEM, leaf first. The leaf is for the key of the request.
     pub pem: String,
 }
 
-/// The caller does not own the order any more.
+/// Another node has the lease of the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stop;
+pub struct LeaseLost;
 
 /// What the owner of an order does while it advances. Both may be called more than once.
 pub trait Checkpoint: Send {
-    /// Called before the authority is asked to verify: from its end on, the challenge has to be answered.
-    fn publish(&mut self, challenge: &Challenge) -> impl Future<Output = Result<(), Stop>> + Send;
+    /// Called before the CA is asked to verify: once it returns, the challenge must get its response.
+    fn publish(&mut self, challenge: &Challenge) -> impl Future<Output = Result<(), LeaseLost>> + Send;
 
-    /// Called before the order is finalized, which makes the authority issue.
-    fn before_finalize(&mut self) -> impl Future<Output = Result<(), Stop>> + Send {
+    /// Called before the order is finalized: then the CA issues.
+    fn before_finalize(&mut self) -> impl Future<Output = Result<(), LeaseLost>> + Send {
         std::future::ready(Ok(()))
     }
 }
 
 impl Acme {
     /// Opens an order for a host, and registers the account if necessary. `replaces` is the [`super::certificate_id`] of
-    /// the certificate to renew; it is left out if the authority has no ARI.
+    /// the certificate to renew; it is left out if the CA has no ARI.
     ///
     /// # Errors
     /// [`AcmeError`], which is never `OrderGone`, `Pending` or `Stopped`.
     ///
     /// # Panics
-    /// If there is no such authority.
+    /// If there is no such CA.
     pub async fn open(
         &self,
         authority: usize,
@@ -99,7 +98,7 @@ impl Acme {
         let profile = self.settings.authorities[authority].profile.as_deref();
         for is_last in [false, true] {
             match open(sessions, host, replaces, profile).await {
-                // The authority lost its state. The account is registered again, once.
+                // The CA lost its state. The account is registered again, once.
                 Err(AcmeError::Misconfigured { problem, .. }) if problem == "accountDoesNotExist" && !is_last => {
                     sessions.forget().await;
                 }
@@ -114,10 +113,10 @@ impl Acme {
     ///
     /// # Errors
     /// [`AcmeError`]. After [`AcmeError::OrderGone`], [`AcmeError::Refused`] and [`AcmeError::Unreachable`] the order
-    /// can't be finished; after every other one, advance it again.
+    /// can't be completed; after every other error, advance it again.
     ///
     /// # Panics
-    /// If there is no such authority.
+    /// If there is no such CA.
     pub async fn advance(
         &self,
         authority: usize,
@@ -133,7 +132,7 @@ impl Acme {
     }
 }
 
-/// Makes the session again after an answer that may come from URLs or an account that are not valid any more.
+/// Renews the session after a response that may be due to outdated URLs or an outdated account.
 async fn after<T>(sessions: &Sessions, outcome: Result<T, AcmeError>) -> Result<T, AcmeError> {
     if let Err(error) = &outcome
         && (matches!(error.fault(), Fault::Authority | Fault::Operator) || *error == AcmeError::OrderGone)
@@ -172,9 +171,9 @@ async fn open(
                     Err(_) => Err(AcmeError::down(&TransportError::Url)),
                 };
             }
-            // The library refuses an answer that does not repeat `replaces`.
+            // The library refuses a response that does not repeat `replaces`.
             Err(instant_acme::Error::Other(error)) if replaces.is_some() && !error.is::<TransportError>() => {
-                return Err(AcmeError::ReplacesRefused { detail: "the answer does not name it".to_owned() });
+                return Err(AcmeError::ReplacesRefused { detail: "the response does not name it".to_owned() });
             }
             Err(error) => match Failure::of(error, step) {
                 Failure::Nonce => {}
@@ -190,16 +189,16 @@ struct Walk<'w> {
     sessions: &'w Sessions,
     order: &'w str,
     csr: &'w [u8],
-    /// When to leave the rest to another call.
+    /// When the call ends with [`AcmeError::Pending`].
     ends: Instant,
 }
 
-/// What one call has tried.
+/// The attempts of one call.
 #[derive(Debug, Default)]
 struct Tried {
-    /// How often the order was finalized.
+    /// How many times the order was finalized.
     finalized: u32,
-    /// Whether the authority has refused to begin a validation.
+    /// Whether the CA has refused to begin a validation.
     was_refused: bool,
 }
 
@@ -211,7 +210,7 @@ impl Walk<'_> {
                 Ok(Some(issued)) => return Ok(issued),
                 Ok(None) | Err(Failure::NotYet(None)) => {}
                 Err(Failure::NotYet(Some(at))) if at < self.ends => tokio::time::sleep_until(at.into()).await,
-                // A server in front of an authority that is down may answer like this too, and the order may be finished.
+                // A proxy in front of a CA that is down may respond like this too, and the order may be complete.
                 Err(Failure::Acme(AcmeError::OrderGone)) => {
                     self.sessions.directory().await?;
                     return Err(AcmeError::OrderGone);
@@ -223,7 +222,7 @@ impl Walk<'_> {
         Err(AcmeError::Pending { until: None })
     }
 
-    /// Reads where the order is, and does what is next.
+    /// Reads the state of the order, and does the next step.
     async fn go_on(&self, checkpoint: &mut impl Checkpoint, tried: &mut Tried) -> Result<Option<IssuedChain>, Failure> {
         let session = self.sessions.current().await?;
         let read = session.account.order(self.order.to_owned()).await;
@@ -235,7 +234,7 @@ impl Walk<'_> {
             }
             OrderStatus::Ready => {
                 if tried.finalized == FINALIZE_ATTEMPTS {
-                    return Err(AcmeError::down("finalizes the order without an effect").into());
+                    return Err(AcmeError::down("does not finalize the order").into());
                 }
                 checkpoint.before_finalize().await?;
                 let outcome = order.finalize_csr(self.csr).await.map_err(|error| Failure::of(error, Step::Advance));
@@ -243,7 +242,7 @@ impl Walk<'_> {
                     tried.finalized += 1;
                 }
                 match outcome {
-                    // Another process was faster; the next reading shows it.
+                    // Another process was faster, which the next reading shows.
                     Err(Failure::Acme(AcmeError::Refused { problem, .. })) if problem == "orderNotReady" => {}
                     outcome => outcome?,
                 }
@@ -261,7 +260,7 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// Begins the validations that are pending.
+    /// Begins the pending validations.
     async fn validate(
         &self,
         order: &mut Order,
@@ -284,15 +283,15 @@ impl Walk<'_> {
             let Some((kind, mut challenge)) =
                 chosen.and_then(|kind| Some((kind, authorization.challenge(kind.of_library())?)))
             else {
-                let detail = "offers none of the challenges that are configured".to_owned();
+                let detail = "offers none of the configured challenges".to_owned();
                 return Err(AcmeError::Misconfigured { problem: "noChallenge".to_owned(), detail }.into());
             };
             let token = challenge.token.clone();
             let key_authorization = self.acme.key.key_authorization(&token);
-            let key_authorization = key_authorization.ok_or_else(|| AcmeError::down("sent a token that is none"))?;
+            let key_authorization = key_authorization.ok_or_else(|| AcmeError::down("sent an invalid token"))?;
             checkpoint.publish(&Challenge { kind, token, key_authorization }).await?;
             match challenge.set_ready().await.map_err(|error| Failure::of(error, Step::Advance)) {
-                // A validation that a process began before it died may have ended since the reading: the next one shows it.
+                // A validation that a dead process began may have ended since the reading, which the next one shows.
                 Err(Failure::Acme(AcmeError::Refused { .. })) if !tried.was_refused => tried.was_refused = true,
                 outcome => outcome?,
             }
@@ -300,8 +299,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Why an order can't be finished: the failed validation, or else the order's own error. Without either it has
-    /// expired.
+    /// Why an order can't be completed: the failed validation, or else the order's own error. Without either it has expired.
     async fn why_invalid(&self, order: &mut Order) -> Result<AcmeError, Failure> {
         let own = order.state().error.as_ref().map(Problem::from);
         let mut authorizations = order.authorizations();
@@ -317,11 +315,11 @@ impl Walk<'_> {
         Ok(own.map_or(AcmeError::OrderGone, |problem| problem.of_order()))
     }
 
-    /// Refuses what is no certificate for the key of the request.
+    /// Refuses anything but a certificate for the key of the request.
     fn verify(&self, pem: String) -> Result<IssuedChain, AcmeError> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
         let leaf = chain.ok().and_then(|chain| chain.into_iter().next());
-        let leaf = leaf.ok_or_else(|| AcmeError::down("sent a certificate that is none"))?;
+        let leaf = leaf.ok_or_else(|| AcmeError::down("sent an invalid certificate"))?;
         let leaf = x509_parser::parse_x509_certificate(&leaf);
         let csr = X509CertificationRequest::from_der(self.csr);
         match (leaf, csr) {
@@ -335,7 +333,7 @@ impl Walk<'_> {
     }
 }
 
-/// The end of a poll. What it found is read afresh, unless there was no answer.
+/// The end of a poll. The state is read again, unless there was no response.
 fn wait<T>(polled: Result<T, instant_acme::Error>) -> Result<(), Failure> {
     match polled {
         Ok(_) | Err(instant_acme::Error::Api(_)) => Ok(()),
@@ -346,9 +344,9 @@ fn wait<T>(polled: Result<T, instant_acme::Error>) -> Result<(), Failure> {
 /// Why a step did not succeed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The nonce was refused, so nothing was done.
+    /// The nonce was refused; the step had no effect.
     Nonce,
-    /// The authority is not done yet; when it wants to be asked again.
+    /// The CA is not done yet; when it wants to be asked again.
     NotYet(Option<Instant>),
     /// Anything else.
     Acme(AcmeError),
@@ -365,7 +363,7 @@ impl Failure {
                 Ok(error) => error.during(step),
                 Err(error) => AcmeError::down(&error),
             }),
-            error => Self::Acme(AcmeError::down(&format_args!("sent an answer that is not ACME: {error}"))),
+            error => Self::Acme(AcmeError::down(&format_args!("sent a response that is not ACME: {error}"))),
         }
     }
 
@@ -389,8 +387,8 @@ impl From<AcmeError> for Failure {
     }
 }
 
-impl From<Stop> for Failure {
-    fn from(_: Stop) -> Self {
+impl From<LeaseLost> for Failure {
+    fn from(_: LeaseLost) -> Self {
         Self::Acme(AcmeError::Stopped)
     }
 }

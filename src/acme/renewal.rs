@@ -1,6 +1,6 @@
-//! When to renew a certificate, according to its authority (ARI, RFC 9773).
+//! When to renew a certificate, according to its CA (ARI, RFC 9773).
 //!
-//! By a GET of our own: the library's needs a second library for times, and fails without `Retry-After`.
+//! Sends its own GET: the function of instant-acme needs the `time` crate, and fails without `Retry-After`.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use super::error::{AcmeError, Step};
 use super::transport::TransportError;
 use crate::outbound::retry_after;
 
-/// When to ask again if the authority does not say.
+/// When to ask again if the CA does not say.
 ///
 /// Larger: a revocation is noticed later. Smaller: more requests.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(6 * 60 * 60);
@@ -28,20 +28,20 @@ const DEFAULT_INTERVAL: Duration = Duration::from_secs(6 * 60 * 60);
 /// A larger maximum, or minimum: a revocation is noticed later. Smaller: more requests.
 const INTERVALS: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(24 * 60 * 60));
 
-/// When an authority suggests to renew.
+/// When a CA suggests to renew.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewalWindow {
     /// The beginning. In the past: renew now.
     pub start: Timestamp,
     /// The end, which is later.
     pub end: Timestamp,
-    /// A page that explains the suggestion, in the authority's words.
+    /// A page of the CA that explains the suggestion.
     pub explanation: Option<String>,
     /// When to ask again.
     pub retry_after: Duration,
 }
 
-/// The name of a certificate in ARI (RFC 9773, section 4.1), for `replaces`; none if it does not name its issuer's key.
+/// The name of a certificate in ARI (RFC 9773, section 4.1), for `replaces`; `None` if it does not name its issuer's key.
 #[must_use]
 pub fn certificate_id(leaf: &CertificateDer<'_>) -> Option<String> {
     let (_, leaf) = x509_parser::parse_x509_certificate(leaf).ok()?;
@@ -68,25 +68,25 @@ struct SuggestedWindow {
 }
 
 impl Acme {
-    /// Whether the authority has ARI, so that an order may name the certificate which it replaces.
+    /// Whether the CA supports ARI, so that an order may name the certificate it replaces.
     ///
     /// # Errors
     /// [`AcmeError::Down`] and [`AcmeError::Limited`].
     ///
     /// # Panics
-    /// If there is no such authority.
+    /// If there is no such CA.
     pub async fn has_renewal_info(&self, authority: usize) -> Result<bool, AcmeError> {
         Ok(self.sessions[authority].directory().await?.renewal_info.is_some())
     }
 
-    /// When the authority suggests to renew a certificate; none if it has no opinion: it has no ARI, does not know the
-    /// certificate, or suggests a window that ends before it starts.
+    /// When the CA suggests to renew a certificate; `None` if it has no ARI, does not know the certificate, or suggests a window
+    /// that ends before it starts.
     ///
     /// # Errors
     /// [`AcmeError::Down`] and [`AcmeError::Limited`].
     ///
     /// # Panics
-    /// If there is no such authority.
+    /// If there is no such CA.
     pub async fn renewal_info(
         &self,
         authority: usize,
@@ -103,7 +103,7 @@ impl Acme {
             Err(error) => return Err(error.during(Step::Renewal)),
         };
         let info: RenewalInfo = serde_json::from_slice(response.body())
-            .map_err(|error| AcmeError::down(&format_args!("sent renewal information that is not usable: {error}")))?;
+            .map_err(|error| AcmeError::down(&format_args!("sent unusable renewal information: {error}")))?;
         let wait = retry_after(response.headers(), Timestamp::now()).unwrap_or(DEFAULT_INTERVAL);
         let SuggestedWindow { start, end } = info.suggested_window;
         let explanation = info.explanation.as_deref().map(super::error::one_line);

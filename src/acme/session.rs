@@ -1,9 +1,9 @@
-//! What has to be known of an authority before an order: its directory, and the URL of the account.
+//! What an order needs to know about a CA: its directory, and the URL of the account.
 //!
-//! The account is registered here and not by the library, which can't register an own key with contacts or an external
-//! account. Registering is idempotent: an authority finds the account by its key. Nothing of this is stored; a process
-//! asks again when it starts, once a day, and after an answer that makes no sense. If the authority
-//! returns a contact that differs from the configured one, the account is updated; Let's Encrypt keeps no contacts.
+//! The account is registered here and not by instant-acme, which can't register an own key with contacts or an external
+//! account. Registering is idempotent: a CA finds the account by its key. Nothing of this is stored; a process asks again when
+//! it starts, once a day, and after an inconsistent response. If the CA returns another contact than the configured one, the
+//! account is updated; Let's Encrypt keeps no contacts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,19 +27,19 @@ use crate::outbound::Target;
 
 /// How long a session is used.
 ///
-/// Larger: an authority that changes its URLs is noticed later. Smaller: more requests.
+/// Larger: a CA that changes its URLs is noticed later. Smaller: more requests.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long an authority that failed is not asked again.
+/// The back-off after a failure of a CA.
 ///
-/// Larger: orders fail for longer than the authority does. Smaller: each order at an authority that hangs waits for its
-/// own time limit, one after the other.
+/// Larger: orders still fail after the CA works again. Smaller: each order at a CA that hangs waits for its own time limit,
+/// one after the other.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// The header with the nonce for the next request (RFC 8555, section 6.5.1).
 const REPLAY_NONCE: HeaderName = HeaderName::from_static("replay-nonce");
 
-/// What an authority publishes (RFC 8555, section 7.1.1), as much of it as the library does not know.
+/// The part of a CA's directory (RFC 8555, section 7.1.1) that the library does not read.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Directory {
@@ -50,40 +50,40 @@ pub(super) struct Directory {
     pub(super) renewal_info: Option<String>,
 }
 
-/// An authority that knows the account.
+/// A CA with the registered account.
 #[derive(Clone)]
 pub(super) struct Session {
     pub(super) directory: Directory,
     pub(super) account: Account,
 }
 
-/// An account, as the authority answers when it is registered or looked for.
+/// An account, as the CA returns it when it is registered or found.
 struct Registered {
     /// Its URL.
     id: String,
-    /// Its contact. `None` if the authority does not show it, or keeps none.
+    /// Its contact. `None` if the CA does not show it, or keeps none.
     contact: Option<Vec<String>>,
 }
 
-/// The body of that answer (RFC 8555, section 7.1.2), as much of it as matters.
+/// The used part of the body of that response (RFC 8555, section 7.1.2).
 #[derive(Deserialize)]
 struct AccountObject {
     #[serde(default)]
     contact: Option<Vec<String>>,
 }
 
-/// Makes and keeps the session with one authority.
+/// Creates and caches the session with one CA.
 pub(super) struct Sessions {
     pub(super) transport: Transport,
     directory: Target,
     key: Arc<AccountKey>,
     contact: Vec<String>,
     external_account: Option<ExternalAccount>,
-    kept: Mutex<Kept>,
+    cached: Mutex<CachedSession>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct CachedSession {
     session: Option<(Instant, Session)>,
     failed: Option<(Instant, AcmeError)>,
 }
@@ -96,13 +96,13 @@ impl Sessions {
             key: Arc::clone(key),
             contact: settings.contact.clone(),
             external_account: authority.external_account.clone(),
-            kept: Mutex::default(),
+            cached: Mutex::default(),
         }
     }
 
-    /// The session; one caller makes it, and the others wait for that.
+    /// The session; one caller creates it while the others wait.
     pub(super) async fn current(&self) -> Result<Session, AcmeError> {
-        let mut kept = self.kept.lock().await;
+        let mut kept = self.cached.lock().await;
         let is_within = |at: &Instant, time| at.elapsed() < time;
         if let Some((_, session)) = kept.session.as_ref().filter(|(at, _)| is_within(at, LIFETIME)) {
             return Ok(session.clone());
@@ -113,15 +113,15 @@ impl Sessions {
         let made = self.make().await;
         let now = Instant::now();
         match &made {
-            Ok(session) => *kept = Kept { session: Some((now, session.clone())), failed: None },
-            Err(error) => *kept = Kept { session: None, failed: Some((now, error.clone())) },
+            Ok(session) => *kept = CachedSession { session: Some((now, session.clone())), failed: None },
+            Err(error) => *kept = CachedSession { session: None, failed: Some((now, error.clone())) },
         }
         made
     }
 
-    /// Makes the session again before the next order.
+    /// Creates a new session before the next order.
     pub(super) async fn forget(&self) {
-        self.kept.lock().await.session = None;
+        self.cached.lock().await.session = None;
     }
 
     /// The directory.
@@ -129,7 +129,7 @@ impl Sessions {
         let request = Request::get(self.directory.uri().clone()).body(Bytes::new());
         let response = self.send(request.expect("a target's URI is valid")).await?;
         serde_json::from_slice(response.body())
-            .map_err(|error| AcmeError::down(&format_args!("the directory is not usable: {error}")))
+            .map_err(|error| AcmeError::down(&format_args!("the directory is unusable: {error}")))
     }
 
     async fn make(&self) -> Result<Session, AcmeError> {
@@ -152,17 +152,17 @@ impl Sessions {
         let contact: Vec<_> = self.contact.iter().map(String::as_str).collect();
         let authority = self.directory.uri();
         match account.update_contacts(&contact).await {
-            Ok(()) => tracing::info!(%authority, "the contact of the account is changed to that of `[gateway.acme]`"),
+            Ok(()) => tracing::info!(%authority, "updated the ACME contact to that of `[gateway.acme]`"),
             Err(error) => {
                 let cause = Failure::of(error, Step::Register).into_error().to_string();
-                tracing::warn!(%authority, cause, "the contact of the account can't be changed; the one before is kept");
+                tracing::warn!(%authority, cause, "could not update the ACME contact; the CA keeps the previous one");
             }
         }
     }
 
     /// The account.
     async fn register(&self, directory: &Directory) -> Result<Registered, AcmeError> {
-        // The authority may take an external account's key only once, so an account that exists is looked for first.
+        // The CA may accept an external account's key only once, so first find out whether the account exists.
         let found = self.post_new_account(directory, &json!({ "onlyReturnExisting": true })).await;
         match found {
             Err(AcmeError::Misconfigured { .. }) => {}

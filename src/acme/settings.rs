@@ -1,4 +1,4 @@
-//! What an operator decides about certificate authorities: the part of `[gateway.acme]` that the client needs.
+//! What an operator decides about CAs: the part of `[gateway.acme]` that the client needs.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,15 +18,15 @@ use crate::outbound::Target;
 pub struct AcmeSettings {
     /// The contacts of the account as URIs, such as `mailto:it@example.com`.
     pub contact: Vec<String>,
-    /// The challenges to answer, in order of preference.
+    /// The challenges to respond to, in order of preference.
     pub challenges: Vec<ChallengeKind>,
-    /// The authorities, in order of preference.
+    /// The CAs, in order of preference.
     pub authorities: Vec<Authority>,
-    /// The DNS servers that are asked for the authorities' addresses; if there are none, the system's.
+    /// The DNS servers that resolve the CAs; if empty, the system's.
     pub dns_servers: Vec<SocketAddr>,
     /// How long a request may take.
     ///
-    /// Larger: a worker waits for longer at an authority that hangs. Smaller: authorities that sign slowly fail.
+    /// Larger: a worker waits for longer at a CA that hangs. Smaller: CAs that sign slowly fail.
     pub timeout: Duration,
 }
 
@@ -42,7 +42,7 @@ impl Default for AcmeSettings {
     }
 }
 
-/// A certificate authority. Its terms of service are accepted when the account is registered.
+/// A CA. Its terms of service are accepted when the account is registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authority {
     /// What the operator calls it.
@@ -53,9 +53,9 @@ pub struct Authority {
     pub issuer: Option<String>,
     /// The profile to order (draft-ietf-acme-profiles), such as `shortlived`.
     pub profile: Option<String>,
-    /// The account at the authority that the ACME account is bound to.
+    /// The account at the CA to which the ACME account is bound.
     pub external_account: Option<ExternalAccount>,
-    /// Certificate authorities that its own TLS certificate may be of, in addition to the system's.
+    /// CAs that may have issued its own TLS certificate, in addition to the system's.
     pub roots: Vec<CertificateDer<'static>>,
 }
 
@@ -71,14 +71,14 @@ pub struct ExternalAccount {
 #[error("not Base64 (URL-safe alphabet)")]
 pub struct InvalidHmacKey;
 
-/// Authorities show the key with and without padding.
+/// CAs show the key with and without padding.
 const URL_SAFE: GeneralPurpose = GeneralPurpose::new(
     &alphabet::URL_SAFE,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
 impl ExternalAccount {
-    /// Reads the key as authorities show it: in the URL-safe alphabet of Base64.
+    /// Reads the key as CAs show it: in the URL-safe alphabet of Base64.
     ///
     /// # Errors
     /// [`InvalidHmacKey`], also for an empty key.

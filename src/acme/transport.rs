@@ -1,8 +1,8 @@
-//! The requests to an authority, over [`crate::outbound`].
+//! The requests to a CA, over [`crate::outbound`].
 //!
-//! Owns what the library does not keep: the `Retry-After` of a refusal, which becomes a [`Refusal`] here before the
-//! library reads the answer. Only a refused nonce goes through to it, since it repeats such a request with the nonce
-//! of the answer.
+//! Owns what instant-acme does not keep: the `Retry-After` of a refusal, which becomes a [`Refusal`] here before the library
+//! reads the response. Only a refused nonce is passed on, since the library repeats such a request with the nonce of the
+//! response.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,36 +19,36 @@ use super::error::{AcmeError, Problem, Step};
 use super::settings::AcmeSettings;
 use crate::outbound::{AllowedTarget, AllowedTargets, Client, Guard, SendError, Settings, Target, retry_after};
 
-/// How many requests to an authority are expected at once; further ones get connections that are closed after them.
+/// How many requests to a CA are expected at once; the connections of more are closed after them.
 ///
 /// Larger: more idle sockets. Smaller: more handshakes when many certificates are due.
 const IN_FLIGHT: u32 = 32;
 
 /// The longest `Retry-After` that is honored.
 ///
-/// Larger: one mistaken answer stops renewals for that long. Smaller: an authority with longer limits is asked too
+/// Larger: one mistaken response stops renewals for that long. Smaller: a CA with longer limits is asked too
 /// early.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(8 * 24 * 60 * 60);
 
-/// Sends the requests to one authority. Cheap to clone.
+/// Sends the requests to one CA. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Transport(Arc<Client>);
 
-/// A request that was not answered with success.
+/// A request without a successful response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TransportError {
-    /// The authority sent a URL that is none.
-    #[error("sent a URL that is not valid")]
+    /// The CA sent an invalid URL.
+    #[error("sent an invalid URL")]
     Url,
-    /// No answer.
-    #[error("{}", of_authority(*.0))]
+    /// No response.
+    #[error("{}", of_ca(*.0))]
     Send(#[from] SendError),
     /// An error status.
     #[error("refused with status {}", .0.status.as_u16())]
     Refused(Refusal),
 }
 
-/// An answer with an error status.
+/// A response with an error status.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -59,7 +59,7 @@ pub(super) struct Refusal {
 }
 
 impl Transport {
-    /// Trusts the system's certificate authorities and further ones.
+    /// Trusts the system's CAs and further ones.
     pub(super) fn new(settings: &AcmeSettings, roots: &[CertificateDer<'static>]) -> Self {
         let settings = Settings {
             timeout: settings.timeout,
@@ -72,7 +72,7 @@ impl Transport {
         Self(Arc::new(Client::new(&settings, Arc::new(Guard::new(settings.allowed.clone())))))
     }
 
-    /// Sends a request, whose answer is a success or says that the nonce is not valid.
+    /// Sends a request, whose response is a success or says that the nonce is invalid.
     pub(super) async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, TransportError> {
         let target = Target::parse(&request.uri().to_string()).map_err(|_| TransportError::Url)?;
         let response = self.0.exchange_document(&target, request).await?;
@@ -92,7 +92,7 @@ impl Refusal {
         Self { status: response.status(), until, problem: serde_json::from_slice(response.body()).ok() }
     }
 
-    /// Whether the authority has nothing at the URL.
+    /// Whether the CA has nothing at the URL.
     pub(super) fn is_not_found(&self) -> bool {
         matches!(self.status, StatusCode::NOT_FOUND | StatusCode::GONE)
     }
@@ -133,13 +133,13 @@ impl HttpClient for Transport {
     }
 }
 
-/// The client's words, which are about a receiver of webhooks, about an authority. They contain nothing that the other side
+/// The text of the client, which is about a receiver of webhooks, reworded for a CA. It contains nothing that the other side
 /// chose.
-fn of_authority(error: SendError) -> String {
-    error.to_string().replace("the receiver", "the authority")
+fn of_ca(error: SendError) -> String {
+    error.to_string().replace("the receiver", "the CA")
 }
 
-/// Every network. The guard refuses link-local addresses and metadata services nevertheless.
+/// Every network. The guard still refuses link-local addresses and metadata services.
 fn everywhere() -> AllowedTargets {
     ["0.0.0.0/0", "::/0"].iter().filter_map(|network| AllowedTarget::parse(network).ok()).collect()
 }
@@ -150,10 +150,10 @@ mod tests {
     use crate::outbound::{Phase, ProtocolFault};
 
     #[test]
-    fn a_failure_names_the_authority_and_no_receiver() {
+    fn a_failure_names_the_ca_and_no_receiver() {
         let sent = SendError::Protocol(ProtocolFault::TooMuch);
-        assert_eq!(TransportError::from(sent).to_string(), "no valid answer: the authority sent too much");
+        assert_eq!(TransportError::from(sent).to_string(), "no valid answer: the CA sent too much");
         let late = SendError::Timeout(Phase::Head);
-        assert_eq!(TransportError::from(late).to_string(), "the time limit ended before the authority answered");
+        assert_eq!(TransportError::from(late).to_string(), "the time limit ended before the CA answered");
     }
 }

@@ -101,12 +101,12 @@ pub(super) struct Row {
 
 /// The tokens that are named, those with the most requests first.
 #[derive(Debug)]
-pub(super) struct Named {
+pub(super) struct NamedTokens {
     pub(super) tokens: Vec<i64>,
     has_others: bool,
 }
 
-impl Named {
+impl NamedTokens {
     /// Finds them. `others` is no token.
     pub(super) fn of(points: &[Point], others: i64) -> Self {
         let mut totals: HashMap<i64, i64> = HashMap::new();
@@ -134,7 +134,7 @@ impl Chart {
     /// Draws points. `names` has the names of the named tokens.
     pub(super) fn draw(
         labels: Labels,
-        named: &Named,
+        named: &NamedTokens,
         names: &HashMap<i64, String>,
         points: &[Point],
         bars: &[Period],
@@ -238,7 +238,7 @@ mod tests {
         let labels = Labels { id: "hour", heading: "An hour", row: "Minute", empty: "", note: None, text };
         let period = |at: i64| Period { exact: at.to_string(), shown: format!("minute {at}") };
         let bars: Vec<Period> = (0..3).map(period).collect();
-        let named = Named::of(points, 0);
+        let named = NamedTokens::of(points, 0);
         let names = HashMap::from([(1, "one".to_owned())]);
         Chart::draw(labels, &named, &names, points, &bars, period)
     }

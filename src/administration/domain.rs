@@ -1,11 +1,11 @@
-//! One domain: its state, what to do about it, the records to set, a look at it now, and removing it.
+//! One domain: its state, what to do about it, the records to set, checking it now, and removing it.
 
 use askama::Template;
 use http::StatusCode;
 use serde_json::json;
 
 use super::domain_words::Piece;
-use super::domains::{HostRow, LOOK, domains_of};
+use super::domains::{CHECK_LIMIT, HostRow, domains_of};
 use super::forms::parameter;
 use super::frame::{Frame, page};
 use super::texts::DomainTexts;
@@ -116,7 +116,7 @@ pub(super) async fn change(change: &Change<'_>, segment: &str) -> Result<Reply, 
             if domains.find(&host).await?.is_none() {
                 return Ok(unknown(member));
             }
-            let done = match domains.check(&host, LOOK).await? {
+            let done = match domains.check(&host, CHECK_LIMIT).await? {
                 HostCheck::Done => "checked",
                 HostCheck::Soon => "asked",
                 HostCheck::TooOften => {

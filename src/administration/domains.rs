@@ -23,10 +23,10 @@ use crate::store::registry::DomainState;
 /// How many hosts a page has. Larger: a page takes longer. Smaller: more pages.
 const PAGE: usize = 100;
 
-/// How long a form waits until a domain was looked at.
+/// How long a form waits until a domain was checked.
 ///
-/// Larger: an administrator waits for name servers that do not answer. Smaller: the page has the state before the look.
-pub(super) const LOOK: Duration = Duration::from_secs(4);
+/// Larger: an administrator waits for name servers that do not answer. Smaller: the page has the state before the check.
+pub(super) const CHECK_LIMIT: Duration = Duration::from_secs(4);
 
 /// A host, as both pages show it.
 pub(super) struct HostRow {
@@ -159,8 +159,8 @@ pub(super) async fn add(change: &Change<'_>, _: &str) -> Result<Reply, Refusal> 
                 ?addition,
                 "an administrator added a domain"
             );
-            // One that asked too often adds its domain all the same, and sees it before the look.
-            domains.check(&host, LOOK).await?;
+            // An account that asked too often still adds its domain, and sees the state before the check.
+            domains.check(&host, CHECK_LIMIT).await?;
             return Ok(member.area.see_other(&format!("/domains/{host}?done=added")));
         }
         HostAddition::Same => return Ok(member.area.see_other(&format!("/domains/{host}?done=same"))),

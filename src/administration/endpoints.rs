@@ -5,9 +5,11 @@
 //! does nothing until that person presses its button.
 
 use futures_util::future::BoxFuture;
+use http::Method;
 
+use super::area::Area;
 use super::visit::{Change, Member, Visit};
-use super::{Area, audit, domain, domains, enter, groups, oidc, overview, sessions, style, token, tokens, webhooks};
+use super::{audit, domain, domains, enter, groups, oidc, overview, sessions, style, token, tokens, webhooks};
 use crate::endpoint::{Endpoint, Endpoints, endpoint};
 use crate::error::Refusal;
 use crate::reply::Reply;
@@ -25,7 +27,7 @@ pub enum Needs {
     Admin,
 }
 
-/// What answers a request.
+/// What responds to a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
     /// What it needs.
@@ -33,7 +35,7 @@ pub struct Page {
     pub(super) answer: Answering,
 }
 
-/// How a page is made, by what it needs. Each takes the segment of its path that is not fixed.
+/// How a page is created, by what it needs. Each takes the segment of its path that is not fixed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answering {
     /// Without a session.
@@ -103,10 +105,13 @@ static TABLE: [Endpoint<Page>; 27] = [
     endpoint!(GET "/admin" "/style/{name}", STYLE).named("GET /admin/style"),
 ];
 
+/// Whether a viewer may see the page at a path below that of the area.
+pub(super) fn is_page(path: &str) -> bool {
+    ENDPOINTS.find(&Method::GET, path).is_ok_and(|found| found.endpoint.handler.needs == Needs::Viewer)
+}
+
 #[cfg(test)]
 mod tests {
-    use http::Method;
-
     use super::*;
 
     #[test]

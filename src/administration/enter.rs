@@ -1,4 +1,4 @@
-//! Signing in by a one-time link: one that a command made, or one that an OpenID provider's answer led to.
+//! Signing in by a one-time link, which a command or a sign-in at an OpenID provider has created.
 //!
 //! Opening a link shows a page with one button and uses up nothing: mail scanners and link previews open links too. The
 //! button redeems the link, once on whichever node that is. The address of the page is a secret, so it is never
@@ -10,12 +10,13 @@ use http::header::SET_COOKIE;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
+use super::area::Area;
 use super::cookie::SessionSecret;
 use super::frame::{Assets, page_with};
+use super::oidc;
 use super::protection::Referrer;
 use super::texts::EnterTexts;
 use super::visit::Visit;
-use super::{Area, oidc};
 use crate::error::Refusal;
 use crate::gate::Attempt;
 use crate::reply::Reply;
@@ -91,7 +92,7 @@ pub(super) async fn sign_in(area: &Area, visit: &Visit<'_>, secret: &str) -> Res
                 ),
                 None => tracing::info!(tenant, actor, role, network, "an administrator signed in by a link"),
             }
-            Ok(area.see_other(&oidc::page_after(visit)).with_header(SET_COOKIE, cookie.set()))
+            Ok(area.see_other(&oidc::page_after(area, visit)).with_header(SET_COOKIE, cookie.set()))
         }
         Ok(None) => {
             sign_ins.with_label_values(&["link", "unknown_link"]).inc();

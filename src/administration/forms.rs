@@ -55,6 +55,11 @@ pub(super) fn parameter<'q>(query: Option<&'q str>, name: &str) -> Cow<'q, str> 
     parameters.find(|(parameter, _)| parameter == name).map(|(_, value)| value).unwrap_or_default()
 }
 
+/// A number as links contain it: without a sign or leading zeros.
+pub(super) fn parse_id(id: &str) -> Option<i64> {
+    id.parse().ok().filter(|number: &i64| number.to_string() == id)
+}
+
 /// Whether a query has a parameter more than once: which one is meant can't be known.
 pub(super) fn repeats_a_parameter(query: Option<&str>) -> bool {
     let mut names = HashSet::new();

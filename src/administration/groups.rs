@@ -5,11 +5,10 @@
 use askama::Template;
 use http::StatusCode;
 
-use super::forms::parameter;
+use super::forms::{parameter, parse_id};
 use super::frame::{Frame, page};
 use super::texts::{GroupSyncTexts, GroupsTexts};
 use super::times::Moment;
-use super::token::parse;
 use super::visit::{Change, Member};
 use crate::error::Refusal;
 use crate::reply::Reply;
@@ -109,8 +108,8 @@ impl SyncPage {
 
 pub(super) async fn list(member: &Member<'_>, _: &str) -> Result<Reply, Refusal> {
     let query = member.visit.head.uri.query();
-    let group = parse(&parameter(query, "group"));
-    let before = parse(&parameter(query, "before"));
+    let group = parse_id(&parameter(query, "group"));
+    let before = parse_id(&parameter(query, "before"));
     let mut syncs = member.store.list_group_syncs(group, before, PAGE + 1).await?;
     let has_more = syncs.len() > PAGE as usize;
     syncs.truncate(PAGE as usize);
@@ -139,7 +138,7 @@ async fn show_with(
     status: StatusCode,
     warning: Option<&'static str>,
 ) -> Result<Reply, Refusal> {
-    let found = match parse(id) {
+    let found = match parse_id(id) {
         Some(id) => member.store.find_group_sync(id).await?,
         None => None,
     };
@@ -179,7 +178,7 @@ fn describe(undone: Undone, text: &'static GroupSyncTexts) -> Option<Undo> {
 
 pub(super) async fn undo(change: &Change<'_>, id: &str) -> Result<Reply, Refusal> {
     let member = &change.member;
-    let Some(sync) = parse(id) else { return Ok(unknown(member)) };
+    let Some(sync) = parse_id(id) else { return Ok(unknown(member)) };
     let text = &member.area.texts.group_sync;
     match member.store.undo_group_sync(sync, &change.actor).await? {
         Undone::Undone { attached, detached, .. } if attached.is_empty() && detached.is_empty() => {

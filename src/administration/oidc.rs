@@ -17,8 +17,8 @@ use http::{Method, StatusCode};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::Area;
-use super::endpoints::{ENDPOINTS, Needs};
+use super::area::Area;
+use super::forms::parameter;
 use super::frame::page_with;
 use super::problem::{Problem, WayOn, redirect};
 use super::protection::Referrer;
@@ -26,7 +26,7 @@ use super::visit::Visit;
 use crate::config::OidcConfig;
 use crate::error::Refusal;
 use crate::gate::Origin;
-use crate::oidc::{ATTEMPT_LIFETIME, BrowserAnswer, Identified, OidcError, SignInAttempt};
+use crate::oidc::{ATTEMPT_LIFETIME, BrowserResponse, Identified, OidcError, SignInAttempt};
 use crate::outbound::Target;
 use crate::reply::Reply;
 use crate::store::{AdminLink, Identity};
@@ -59,7 +59,7 @@ impl Area {
         let here = self.rest(uri.path());
         let here = uri.query().map_or_else(|| here.to_owned(), |query| format!("{here}?{query}"));
         let is_get = [Method::GET, Method::HEAD].contains(&visit.head.method);
-        let to = Some(page_inside(&here)).filter(|to| is_get && !to.is_empty());
+        let to = Some(page_inside(self.shared.is_page, &here)).filter(|to| is_get && !to.is_empty());
         let query =
             to.map(|to| form_urlencoded::Serializer::for_suffix("?".to_owned(), 1).append_pair(TO, to).finish());
         let href = format!("{}/sign-in{}", self.path(), query.unwrap_or_default());
@@ -73,18 +73,16 @@ pub(super) fn host_of(issuer: &str) -> String {
 }
 
 /// A page of this area that may be shown after signing in, below the area's path; the overview for anything else.
-pub(super) fn page_inside(page: &str) -> &str {
+fn page_inside(is_page: fn(&str) -> bool, page: &str) -> &str {
     let path = page.split('?').next().unwrap_or_default();
     let is_plain = page.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#' && byte != b'\\');
-    let found = ENDPOINTS.find(&Method::GET, path);
-    if is_plain && found.is_ok_and(|found| found.endpoint.handler.needs == Needs::Viewer) { page } else { "" }
+    if is_plain && is_page(path) { page } else { "" }
 }
 
 /// The way there.
 pub(super) async fn begin(area: &Area, visit: &Visit<'_>, _: &str) -> Result<Reply, Refusal> {
     let Some(config) = area.provider(visit) else { return Err(Refusal::UnknownPath) };
-    let attempt =
-        SignInAttempt::begin(page_inside(&super::forms::parameter(visit.head.uri.query(), TO)), Timestamp::now());
+    let attempt = SignInAttempt::begin(&page_after(area, visit), Timestamp::now());
     // Refuses an address that fails all the time.
     visit.gate.attempt(visit.connection, visit.tenant, Sha256::digest(attempt.cookie()).into())?.put_back();
     let provider = area.shared.providers.find(config).await;
@@ -108,7 +106,7 @@ pub(super) async fn callback(area: &Area, visit: &Visit<'_>, _: &str) -> Result<
     let query = visit.head.uri.query().unwrap_or_default();
     let limited = visit.gate.attempt(visit.connection, visit.tenant, Sha256::digest(query).into());
     let limited = limited.inspect_err(|_| count(area, "limited"))?;
-    let answer = match BrowserAnswer::find(config, presented(visit), query) {
+    let answer = match BrowserResponse::find(config, presented(visit), query) {
         Ok(answer) => answer,
         Err(error) => {
             limited.failed();
@@ -130,7 +128,7 @@ pub(super) async fn callback(area: &Area, visit: &Visit<'_>, _: &str) -> Result<
     limited.put_back();
     let secret = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
     offer(visit, config, person, &secret).await.inspect_err(|_| count(area, "failed"))?;
-    let page = page_inside(attempt.page());
+    let page = page_inside(area.shared.is_page, attempt.page());
     Ok(area.see_other(&enter_path(&secret, page)).with_header(SET_COOKIE, clear(attempt)))
 }
 
@@ -159,8 +157,8 @@ fn enter_path(secret: &str, page: &str) -> String {
 }
 
 /// The page that a link leads to after signing in.
-pub(super) fn page_after(visit: &Visit<'_>) -> String {
-    page_inside(&super::forms::parameter(visit.head.uri.query(), TO)).to_owned()
+pub(super) fn page_after(area: &Area, visit: &Visit<'_>) -> String {
+    page_inside(area.shared.is_page, &parameter(visit.head.uri.query(), TO)).to_owned()
 }
 
 /// The sign-ins of this browser that are on their way.
@@ -205,7 +203,7 @@ fn failed(area: &Area, visit: &Visit<'_>, config: &OidcConfig, error: &OidcError
         OidcError::Unreachable(..) | OidcError::Status(..) | OidcError::Malformed(..) => {
             ("provider", StatusCode::BAD_GATEWAY, &problems.provider_failed)
         }
-        OidcError::ForeignAnswer | OidcError::NoCode | OidcError::RefusedCode => {
+        OidcError::ForeignResponse | OidcError::NoCode | OidcError::RefusedCode => {
             ("refused", StatusCode::BAD_REQUEST, &problems.sign_in_lost)
         }
         OidcError::Expired => ("refused", StatusCode::BAD_REQUEST, &problems.sign_in_expired),
@@ -223,11 +221,12 @@ fn failed(area: &Area, visit: &Visit<'_>, config: &OidcConfig, error: &OidcError
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::administration::endpoints::is_page;
 
     #[test]
     fn only_a_page_of_the_area_is_come_back_to() {
         for page in ["", "/tokens", "/tokens/7", "/tokens/7/revoke", "/audit?actor=ana%40acme.example&since="] {
-            assert_eq!(page_inside(page), page);
+            assert_eq!(page_inside(is_page, page), page);
         }
         for page in [
             "//evil.example",
@@ -247,7 +246,7 @@ mod tests {
             "/nothing",
             "/tökens",
         ] {
-            assert_eq!(page_inside(page), "", "{page}");
+            assert_eq!(page_inside(is_page, page), "", "{page}");
         }
     }
 }

@@ -9,12 +9,13 @@ use askama::Template;
 use http::StatusCode;
 use http::header::{CONTENT_LANGUAGE, HeaderValue, LOCATION, SET_COOKIE, VARY};
 
+use super::area::Area;
+use super::cookie;
 use super::forms::FormFault;
 use super::frame::{Assets, page, page_with};
 use super::protection::{Referrer, protect};
 use super::texts::{ProblemText, ProblemsTexts, Text};
 use super::visit::Visit;
-use super::{Area, cookie};
 use crate::error::Refusal;
 use crate::reply::{ContentType, Reply};
 

@@ -6,7 +6,7 @@ use askama::Template;
 use http::StatusCode;
 use jiff::Timestamp;
 
-use super::forms::parameter;
+use super::forms::{parameter, parse_id};
 use super::frame::{Frame, page};
 use super::texts::{RevokeTexts, TokenTexts};
 use super::token_forms::{Choice, TypedToken, expiries, overlaps};
@@ -95,19 +95,19 @@ pub(super) async fn ask_revoke(member: &Member<'_>, id: &str) -> Result<Reply, R
 
 pub(super) async fn revoke(change: &Change<'_>, id: &str) -> Result<Reply, Refusal> {
     let member = &change.member;
-    let Some(id) = parse(id) else { return Ok(unknown(member)) };
+    let Some(id) = parse_id(id) else { return Ok(unknown(member)) };
     if !member.store.revoke_token(id, Timestamp::now(), &change.actor).await? {
         return Ok(unknown(member));
     }
     let tenant = &*member.visit.tenant.slug;
     tracing::info!(tenant, actor = change.actor.name, token = id, "an administrator revoked a token");
-    let late = if announce(member).await { String::new() } else { format!("?{LATE}=1") };
+    let late = if member.announce_tokens().await { String::new() } else { format!("?{LATE}=1") };
     Ok(member.area.see_other(&format!("/tokens/{id}{late}")))
 }
 
 pub(super) async fn rotate(change: &Change<'_>, id: &str) -> Result<Reply, Refusal> {
     let member = &change.member;
-    let Some(old) = parse(id) else { return Ok(unknown(member)) };
+    let Some(old) = parse_id(id) else { return Ok(unknown(member)) };
     let mut typed = TypedToken::of(&change.form);
     let text = &member.area.texts.token_forms;
     let form_key = Some(typed.check_key(text));
@@ -127,7 +127,7 @@ pub(super) async fn rotate(change: &Change<'_>, id: &str) -> Result<Reply, Refus
         Rotated::New { id: new, token, old_until } => {
             let tenant = &*member.visit.tenant.slug;
             tracing::info!(tenant, actor = change.actor.name, token = old, new, "an administrator rotated a token");
-            let warning = (!announce(member).await).then_some(&*member.area.texts.token.late);
+            let warning = (!member.announce_tokens().await).then_some(&*member.area.texts.token.late);
             let name = member.store.find_token_by_id(new).await?.map(|token| token.name).unwrap_or_default();
             let until = (overlap > Duration::ZERO).then(|| member.moment(old_until));
             let value = ValuePage {
@@ -151,26 +151,10 @@ pub(super) async fn rotate(change: &Change<'_>, id: &str) -> Result<Reply, Refus
     }
 }
 
-/// Makes a change of tokens felt: at once on this node, and through Redis on the others. Returns whether that did, or
-/// nothing needs to.
-pub(super) async fn announce(member: &Member<'_>) -> bool {
-    let tenant = member.visit.tenant;
-    tenant.tokens.changed();
-    match &member.area.shared.announcer {
-        Some(announcer) => announcer.announce(&tenant.slug).await,
-        None => true,
-    }
-}
-
 async fn find(member: &Member<'_>, id: &str) -> Result<Option<TokenRow>, Refusal> {
-    let Some(id) = parse(id) else { return Ok(None) };
+    let Some(id) = parse_id(id) else { return Ok(None) };
     let found = member.store.find_token_by_id(id).await?;
     Ok(TokenRow::of(found.into_iter().collect(), member).await?.pop())
-}
-
-/// A number as links contain it: without a sign or leading zeros.
-pub(super) fn parse(id: &str) -> Option<i64> {
-    id.parse().ok().filter(|number: &i64| number.to_string() == id)
 }
 
 fn unknown(member: &Member<'_>) -> Reply {

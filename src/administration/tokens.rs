@@ -10,7 +10,6 @@ use super::forms::parameter;
 use super::frame::{Frame, page};
 use super::texts::{TokenFormsTexts, TokenValueTexts, TokensTexts, UsesTexts};
 use super::times::Moment;
-use super::token::announce;
 use super::token_forms::{Choice, TypedToken, expiries};
 use super::usage;
 use super::visit::{Change, Member};
@@ -210,7 +209,7 @@ pub(super) async fn create(change: &Change<'_>, _: &str) -> Result<Reply, Refusa
             let tenant = &*member.visit.tenant.slug;
             tracing::info!(tenant, actor = change.actor.name, token = id, "an administrator created a token");
             // A node may remember that the token is unknown; a new value can't have been asked for, so only caches are lost.
-            announce(member).await;
+            member.announce_tokens().await;
             let value = ValuePage {
                 frame: Frame::of(member, "tokens"),
                 text: &member.area.texts.token_value,

@@ -9,11 +9,11 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, ToSpan};
 
-use super::chart::{Chart, Labels, Named, Period, Point};
+use super::chart::{Chart, Labels, NamedTokens, Period, Point};
 use super::texts::ChartTexts;
 use super::visit::Member;
 use crate::store::{RequestCounts, StoreError};
-use crate::tenant::usage::minutes::Reach;
+use crate::tenant::usage::minutes::NodesIncluded;
 use crate::tenant::usage::{MINUTES, MinuteUsage, OTHERS};
 
 const SECONDS_A_MINUTE: i64 = 60;
@@ -43,7 +43,7 @@ pub(super) async fn charts(member: &Member<'_>) -> Result<[Chart; 2], StoreError
         })
         .collect();
 
-    let named = [Named::of(&hour, OTHERS), Named::of(&month, OTHERS)];
+    let named = [NamedTokens::of(&hour, OTHERS), NamedTokens::of(&month, OTHERS)];
     let tokens: Vec<i64> = named.iter().flat_map(|named| named.tokens.iter().copied()).collect();
     let names: HashMap<i64, String> = member.store.list_token_names(&tokens).await?.into_iter().collect();
     let first = first_minute(member.now) * SECONDS_A_MINUTE;
@@ -78,30 +78,30 @@ pub(super) async fn of_last_day(
     Ok(counts)
 }
 
-fn labels_of_hour(text: &'static ChartTexts, reach: Reach) -> Labels {
+fn labels_of_hour(text: &'static ChartTexts, nodes: NodesIncluded) -> Labels {
     Labels {
         id: "last-hour",
         heading: &text.hour,
         row: &text.by_minute,
         empty: &text.empty,
-        note: match reach {
-            Reach::AllNodes => None,
-            Reach::ThisNode => Some(&text.this_node),
-            Reach::ThisNodeForNow => Some(&text.this_node_for_now),
+        note: match nodes {
+            NodesIncluded::AllNodes => None,
+            NodesIncluded::ThisNode => Some(&text.this_node),
+            NodesIncluded::ThisNodeForNow => Some(&text.this_node_for_now),
         },
         text,
     }
 }
 
-fn labels_of_month(text: &'static ChartTexts, reach: Reach) -> Labels {
+fn labels_of_month(text: &'static ChartTexts, nodes: NodesIncluded) -> Labels {
     Labels {
         id: "last-days",
         heading: &text.days,
         row: &text.by_hour,
         empty: &text.empty,
-        note: match reach {
-            Reach::AllNodes | Reach::ThisNodeForNow => Some(&text.late),
-            Reach::ThisNode => None,
+        note: match nodes {
+            NodesIncluded::AllNodes | NodesIncluded::ThisNodeForNow => Some(&text.late),
+            NodesIncluded::ThisNode => None,
         },
         text,
     }

@@ -11,16 +11,16 @@ use http::StatusCode;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::forms::parameter;
+use super::forms::{parameter, parse_id};
 use super::frame::{Frame, page};
 use super::protection::hex;
-use super::texts::{Texts, WebhookTexts, WebhooksTexts, Words};
+use super::texts::{Texts, WebhookTexts, WebhooksTexts};
 use super::times::Moment;
-use super::token::parse;
 use super::token_forms::Choice;
 use super::visit::{Change, Member};
 use crate::api::{EnvelopeOrigin, Untested, new_secret, send_test};
 use crate::error::Refusal;
+use crate::outbound::DeliveryReason;
 use crate::reply::Reply;
 use crate::store::{
     AttemptRecord, AuditEntry, MAX_SUBSCRIPTIONS, PageRequest, Replay, Replayed, StoreError, Subscription,
@@ -43,7 +43,7 @@ struct WebhookRow {
     event: String,
     form: Option<i64>,
     state: String,
-    reason: Option<Words>,
+    reason: Option<String>,
     pending: u64,
     created: Moment,
     failing_since: Option<Moment>,
@@ -63,7 +63,7 @@ impl WebhookRow {
             event: subscription.event,
             form: subscription.form,
             state: subscription.state,
-            reason: subscription.reason.map(|reason| member.area.texts.stored.translate(reason)),
+            reason: subscription.reason.map(|reason| member.area.texts.reasons.show(reason)),
             pending: subscription.pending,
             created: moment(subscription.created_at),
             failing_since: subscription.failing_since.map(moment),
@@ -87,15 +87,15 @@ struct AttemptRow {
     milliseconds: u128,
     accepted: bool,
     /// The status, or why there is none.
-    outcome: Words,
+    outcome: String,
     response: Option<String>,
 }
 
 impl AttemptRow {
     fn of(attempt: AttemptRecord, member: &Member<'_>) -> Self {
         let outcome = match attempt.status {
-            Some(status) => Words { text: status.to_string(), lang: None },
-            None => member.area.texts.stored.translate(attempt.error.unwrap_or_default()),
+            Some(status) => status.to_string(),
+            None => member.area.texts.reasons.show(attempt.error.unwrap_or(DeliveryReason::Newer)),
         };
         Self {
             event: attempt.event_id,
@@ -150,7 +150,7 @@ impl WebhookPage {
 
     fn test_outcome(&self, attempt: &AttemptRow) -> String {
         let text = if attempt.accepted { &self.text.test_accepted } else { &self.text.test_failed };
-        text.fill(&[("outcome", &attempt.outcome.text), ("milliseconds", &attempt.milliseconds)])
+        text.fill(&[("outcome", &attempt.outcome), ("milliseconds", &attempt.milliseconds)])
     }
 }
 
@@ -183,7 +183,7 @@ pub(super) async fn show(member: &Member<'_>, id: &str) -> Result<Reply, Refusal
 }
 
 async fn show_with(member: &Member<'_>, id: &str, status: StatusCode, notice: Notice) -> Result<Reply, Refusal> {
-    let Some(id) = parse(id) else { return Ok(unknown(member)) };
+    let Some(id) = parse_id(id) else { return Ok(unknown(member)) };
     let Some(webhook) = member.store.find_subscription(id).await? else { return Ok(unknown(member)) };
     let only_failed = parameter(member.visit.head.uri.query(), "show") == "failed";
     let latest = PageRequest { number: 1.try_into().expect("it is not 0"), size: ATTEMPTS };
@@ -213,7 +213,7 @@ fn key_of(secret: &str) -> String {
 /// What the field `action` asks for.
 pub(super) async fn change(change: &Change<'_>, segment: &str) -> Result<Reply, Refusal> {
     let member = &change.member;
-    let Some(id) = parse(segment) else { return Ok(unknown(member)) };
+    let Some(id) = parse_id(segment) else { return Ok(unknown(member)) };
     let by = Some(&change.actor);
     let done = match change.form.field("action") {
         "pause" => member.store.pause_subscription(id, by).await?.map(|_| "paused"),
@@ -254,11 +254,11 @@ async fn test(change: &Change<'_>, id: i64, segment: &str) -> Result<Reply, Refu
             return show_with(member, segment, StatusCode::UNPROCESSABLE_ENTITY, warning).await;
         }
         Err(Untested::Unusable(reason)) => {
-            let warning = Notice::Warned(text.unusable.with("reason", member.area.texts.stored.translate(reason).text));
+            let warning = Notice::Warned(text.unusable.with("reason", member.area.texts.reasons.show(reason)));
             return show_with(member, segment, StatusCode::UNPROCESSABLE_ENTITY, warning).await;
         }
     };
-    let details = json!({ "status": attempt.status, "error": attempt.error });
+    let details = json!({ "status": attempt.status, "error": attempt.error.map(|error| error.to_string()) });
     let entry = AuditEntry { action: "webhook.test", subject: format!("webhook hook_{id}"), details };
     store.audit(&change.actor, entry, member.now).await?;
     let notice = Notice::Tested(AttemptRow::of(attempt, member));

@@ -171,8 +171,8 @@ mod tests {
     fn anything_but_a_json_object_is_a_fault_of_the_body() {
         let deep = |inside: &str| format!("{inside}{}{}", "[".repeat(100_000), "]".repeat(100_000)).into_bytes();
         for body in [
-            b"[]".to_vec(),
-            b"null".to_vec(),
+            b"[1]".to_vec(),
+            b"[[]]".to_vec(),
             b"1".to_vec(),
             b"{".to_vec(),
             b"{\"a\":1}x".to_vec(),
@@ -186,7 +186,7 @@ mod tests {
         ] {
             assert!(Body::parse(&body, &["a"]).is_err(), "{:?}", String::from_utf8_lossy(&body[..body.len().min(40)]));
         }
-        for body in [&b""[..], b" \n", b"{}", b"\xef\xbb\xbf", b"\xef\xbb\xbf{}"] {
+        for body in [&b""[..], b" \n", b"{}", b"[]", b" [ ] ", b"null", b"\xef\xbb\xbf", b"\xef\xbb\xbf{}"] {
             assert_eq!(Body::parse(body, &["a"]).unwrap().entries().count(), 0);
         }
     }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use std::hash::BuildHasher;
 
-use crate::store::Texts;
+use crate::store::TextList;
 
 /// One column of all members.
-type SharedTexts = Arc<Texts>;
+type SharedTexts = Arc<TextList>;
 
 /// Removes the members whose address occurs again. Takes and returns the addresses, the keys by which they are
 /// compared, and the names. Addresses and keys may be the same column.
@@ -23,9 +23,9 @@ pub(super) fn dedup(
     if duplicates.is_empty() {
         return (emails, keys, names);
     }
-    let column = |texts: &Texts, of: fn(&Replacement) -> u32| {
+    let column = |texts: &TextList, of: fn(&Replacement) -> u32| {
         let mut duplicates = duplicates.iter().peekable();
-        let mut column = Texts::default();
+        let mut column = TextList::default();
         for (at, text) in (0..).zip(texts.iter()) {
             match duplicates.next_if(|duplicate| duplicate.at == at) {
                 None => column.push(text),
@@ -56,7 +56,7 @@ struct Replacement {
     name: u32,
 }
 
-fn duplicates(keys: &Texts, names: &Texts) -> Vec<Duplicate> {
+fn duplicates(keys: &TextList, names: &TextList) -> Vec<Duplicate> {
     let text = |at: u32| keys.get(at as usize);
     let mut duplicates = Vec::new();
     // Sort by hash, which for most lists shows that all are different. Two texts may collide, by chance or by intent.
@@ -86,7 +86,7 @@ mod tests {
     fn duplicates_among_many_members_are_removed_in_any_order() {
         let listed: Vec<(String, String)> =
             (0..20_000_u32).map(|at| (format!("u{}@x.de", at.wrapping_mul(7919) % 6_000), at.to_string())).collect();
-        let emails: Arc<Texts> = Arc::new(listed.iter().map(|member| &member.0).collect());
+        let emails: Arc<TextList> = Arc::new(listed.iter().map(|member| &member.0).collect());
         let names = Arc::new(listed.iter().map(|member| &member.1).collect());
         let (emails, keys, names) = dedup(Arc::clone(&emails), emails, names);
         let mut expected: Vec<(&str, &str)> = Vec::new();

@@ -16,7 +16,7 @@ use super::reader::{ReadScalar, ReaderSeed, Scalar, Skip, ValueReader};
 use super::values::{self, FieldPath};
 use crate::error::{Faults, Refusal};
 use crate::store::mailbox::{self, Address, InvalidAddress};
-use crate::store::{NewMembers, Texts};
+use crate::store::{NewMembers, TextList};
 
 /// The key in the body.
 pub(super) const KEY: &str = "members";
@@ -53,17 +53,17 @@ struct Columns {
     /// The maximum size of a column in bytes. Columns are allocated at this size, since growing would copy them
     /// repeatedly.
     max_bytes: usize,
-    emails: Texts,
+    emails: TextList,
     /// The keys by which addresses are compared; `None` while they all equal `emails`.
-    keys: Option<Texts>,
-    names: Texts,
+    keys: Option<TextList>,
+    names: TextList,
     /// Whether the mailbox of any address has several spellings.
     have_spellings: bool,
 }
 
 impl Columns {
     fn with_max_bytes(max_bytes: usize) -> Self {
-        let column = || Texts::with_capacity(max_bytes / MIN_MEMBER_BYTES, max_bytes);
+        let column = || TextList::with_capacity(max_bytes / MIN_MEMBER_BYTES, max_bytes);
         Self { max_bytes, emails: column(), keys: None, names: column(), have_spellings: false }
     }
 
@@ -76,7 +76,7 @@ impl Columns {
             (Some(all), key) => all.push(&key),
             (None, Cow::Borrowed(_)) => {}
             (None, Cow::Owned(key)) => {
-                let mut all = Texts::with_capacity(self.max_bytes / MIN_MEMBER_BYTES, self.max_bytes);
+                let mut all = TextList::with_capacity(self.max_bytes / MIN_MEMBER_BYTES, self.max_bytes);
                 all.extend(self.emails.iter().take(self.emails.len() - 1));
                 all.push(&key);
                 self.keys = Some(all);
@@ -166,8 +166,8 @@ impl MemberText {
     fn read<'b, A: MapAccess<'b>>(
         self,
         entries: &mut A,
-        column: &mut Texts,
-        add: impl FnOnce(&mut Texts, &str) -> Result<(), MemberFault>,
+        column: &mut TextList,
+        add: impl FnOnce(&mut TextList, &str) -> Result<(), MemberFault>,
     ) -> Result<Self, A::Error> {
         self.drop_from(column);
         entries.next_value_seed(ReaderSeed(ReadScalar(|value: Scalar<'_>| {
@@ -181,7 +181,7 @@ impl MemberText {
         })))
     }
 
-    fn drop_from(self, column: &mut Texts) {
+    fn drop_from(self, column: &mut TextList) {
         if matches!(self, Self::Stored) {
             column.pop();
         }
@@ -241,13 +241,13 @@ impl<'b> ValueReader<'b> for ReadMember<'_> {
     }
 }
 
-fn add_address(emails: &mut Texts, text: &str) -> Result<(), MemberFault> {
+fn add_address(emails: &mut TextList, text: &str) -> Result<(), MemberFault> {
     let address = Address::parse(text).map_err(MemberFault::Address)?;
     emails.push(&address.stored);
     Ok(())
 }
 
-fn add_name(names: &mut Texts, text: &str) -> Result<(), MemberFault> {
+fn add_name(names: &mut TextList, text: &str) -> Result<(), MemberFault> {
     if text.len() > MAX_NAME && text.chars().nth(MAX_NAME).is_some() {
         return Err(MemberFault::LongName);
     }

@@ -80,7 +80,7 @@ impl From<Subscription> for SubscriptionJson {
             form: subscription.form.map(|form| IdKind::Form.id(form)),
             created_at: Rfc3339Micros(subscription.created_at),
             state: subscription.state,
-            reason: subscription.reason,
+            reason: subscription.reason.map(|reason| reason.to_string()),
             failing_since: subscription.failing_since.map(Rfc3339Micros),
             next_attempt_at: subscription.next_attempt_at.map(Rfc3339Micros),
             pending: subscription.pending,

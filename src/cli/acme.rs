@@ -19,7 +19,7 @@ const DAY: Duration = Duration::from_hours(24);
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AcmeCommand {
-    /// Show what each authority still allows, the domains by state, and the renewals to come.
+    /// Show what each CA still allows, the domains by state, and the renewals to come.
     Status(ListArgs),
     /// Show how many renewals a day a number of hosts needs, and how long their first certificates take.
     Plan(PlanArgs),

@@ -14,7 +14,9 @@ use super::registry::OpenRegistry;
 use super::{ConfigFile, ListArgs};
 use crate::config::DomainsConfig;
 use crate::dns::{Action, Record};
-use crate::domains::{Claimed, DomainClaim, Reason, await_look, chosen, claim, describe, describe_unwatched, proof_of};
+use crate::domains::{
+    Claimed, DomainClaim, Reason, await_check, chosen, claim, describe, describe_unwatched, proof_of,
+};
 use crate::host::HostName;
 use crate::rights;
 use crate::store::Registry;
@@ -28,7 +30,7 @@ pub(super) enum DomainCommand {
     List(ListDomainsArgs),
     /// Show a domain: its state, what is wrong, and what to do.
     Show(DomainArgs),
-    /// Have a node look at a domain now.
+    /// Check a domain now.
     Check(CheckArgs),
     /// Remove a domain from its tenant, proved or not.
     Remove(RemoveArgs),
@@ -57,7 +59,7 @@ pub(super) struct AddArgs {
     /// The tenant.
     #[arg(long, value_name = "SLUG")]
     tenant: String,
-    /// How long to wait until a node has looked at it, if one is running.
+    /// How long to wait until a running node has checked it.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(..=600))]
     wait: u64,
     /// Print JSON, as the operator API does.
@@ -69,7 +71,7 @@ pub(super) struct AddArgs {
 pub(super) struct CheckArgs {
     #[command(flatten)]
     domain: DomainArgs,
-    /// How long to wait until a node has looked at it.
+    /// How long to wait until a node has checked it.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=600))]
     wait: u64,
 }
@@ -143,7 +145,7 @@ async fn add(command: &AddArgs) -> Result<()> {
     }
     let is_new = matches!(claim, DomainClaim::Added(_) | DomainClaim::Contested);
     let wait = if is_new && registry.nodes().await?.iter().any(|node| node.is_live) { command.wait } else { 0 };
-    let (found, _) = await_look(registry, &host, slug, first_look, Duration::from_secs(wait)).await?;
+    let (found, _) = await_check(registry, &host, slug, first_look, Duration::from_secs(wait)).await?;
     registry.close().await;
     match found.or(domain) {
         Some(domain) => print_domain(&domain, config_of(&open), command.json)?,
@@ -239,7 +241,7 @@ async fn check(command: &CheckArgs) -> Result<()> {
     }
     let wait = Duration::from_secs(*wait);
     let (found, is_looked_at) = match registry.ask_for_check(host.as_str(), &before.slug, Requester::Operator).await? {
-        Some(asked) => await_look(registry, &host, &before.slug, asked, wait).await?,
+        Some(asked) => await_check(registry, &host, &before.slug, asked, wait).await?,
         None => (None, false),
     };
     registry.close().await;

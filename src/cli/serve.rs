@@ -18,7 +18,7 @@ use crate::telemetry::DefaultLog;
 pub(super) struct ServeArgs {
     #[command(flatten)]
     file: ConfigFile,
-    /// Try a restored backup with a copy of the configuration: answer requests, and act on nothing else.
+    /// Try a restored backup with a copy of the configuration: respond to requests, and act on nothing else.
     ///
     /// Turns off, whatever the file says: webhooks, tests of receivers, domains and certificate orders, writes to the registry
     /// (the node is in no list), Redis, sign-in through OpenID, traces, and the deletion of old rows. Requests write to the

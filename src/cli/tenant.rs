@@ -71,7 +71,7 @@ pub(super) struct AddArgs {
     /// The budget that all its tokens share.
     #[arg(long, value_name = "NUMBER")]
     requests_per_minute: Option<u32>,
-    /// Make the tables of its database first.
+    /// Create the tables of its database first.
     #[arg(long)]
     migrate: bool,
     #[command(flatten)]
@@ -106,7 +106,7 @@ pub(super) struct ImportArgs {
     /// Files of `[[tenant]]` tables.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Make the tables of their databases first.
+    /// Create the tables of their databases first.
     #[arg(long)]
     migrate: bool,
     #[command(flatten)]

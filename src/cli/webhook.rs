@@ -31,7 +31,7 @@ pub(super) enum WebhookCommand {
     Deliveries(DeliveriesArgs),
     /// Send events again.
     Replay(ReplayArgs),
-    /// Send the newest submission to the receiver now, marked as a test, and show what it answers.
+    /// Send the newest submission to the receiver now, marked as a test, and show its response.
     Test(OneArgs),
     /// Stop the delivery until it is resumed.
     Pause(OneArgs),
@@ -182,7 +182,7 @@ async fn test(command: &OneArgs) -> Result<()> {
     let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
     let tested = send_test(&store, &tests, &webhooks.seals, origin, command.id).await;
     if let Ok(attempt) = &tested {
-        let details = json!({ "status": attempt.status, "error": attempt.error });
+        let details = json!({ "status": attempt.status, "error": attempt.error.map(|error| error.to_string()) });
         let entry = AuditEntry { action: "webhook.test", subject: format!("webhook hook_{}", command.id), details };
         store.audit(&actor(), entry, Timestamp::now()).await.of_tenant(&tenant)?;
     }

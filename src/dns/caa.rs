@@ -1,4 +1,4 @@
-//! Which certificate authorities the CAA records of a name allow (RFC 8659, RFC 8657).
+//! Which CAs the CAA records of a name allow (RFC 8659, RFC 8657).
 //!
 //! Owns the climb from a name to the closest domain above it that has CAA records, and how they are read. Hosts are
 //! never wildcards, so `issuewild` does not count.
@@ -6,11 +6,11 @@
 use hickory_resolver::proto::rr::rdata::CAA;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
 
-use super::authority::{Authority, Content, Stop};
 use super::zone::{registered_domain, text};
+use super::zone_servers::{CheckError, Content, ZoneServers};
 use super::{Issuer, Question};
 
-/// The properties that authorities know; another one that is critical forbids to issue.
+/// The properties that CAs know; an unknown one that is critical forbids to issue.
 const KNOWN: [&str; 7] = ["issue", "issuewild", "issuemail", "issuevmc", "iodef", "contactemail", "contactphone"];
 
 /// The CAA records that apply to a host.
@@ -22,17 +22,17 @@ pub(super) struct Relevant {
     pub(super) sets: Vec<Vec<CAA>>,
 }
 
-/// The CAA records of the host, or of the closest domain above it that has any. Authorities do not issue if one of
-/// these questions fails, so neither is that ignored here.
-pub(super) async fn find(authority: &mut Authority<'_>, host: &Name) -> Result<Option<Relevant>, Stop> {
+/// The CAA records of the host, or of the closest domain above it that has any. CAs do not issue if one of these questions
+/// fails, so it is an error here too.
+pub(super) async fn find(servers: &mut ZoneServers<'_>, host: &Name) -> Result<Option<Relevant>, CheckError> {
     let registered = registered_domain(&text(host)).and_then(super::zone::absolute);
     let mut at = host.clone();
     while !at.is_root() {
         let is_owners = registered.as_ref().is_none_or(|registered| registered.zone_of(&at));
-        let found = if is_owners { directly(authority, &at).await? } else { None };
+        let found = if is_owners { directly(servers, &at).await? } else { None };
         let found = match found {
             Some(found) => found,
-            None => resolved(authority, &at).await?,
+            None => resolved(servers, &at).await?,
         };
         if !found.sets.is_empty() {
             return Ok(Some(found));
@@ -43,9 +43,9 @@ pub(super) async fn find(authority: &mut Authority<'_>, host: &Name) -> Result<O
 }
 
 /// What the servers of a name's zone have; `None` if it is an alias.
-async fn directly(authority: &mut Authority<'_>, name: &Name) -> Result<Option<Relevant>, Stop> {
+async fn directly(servers: &mut ZoneServers<'_>, name: &Name) -> Result<Option<Relevant>, CheckError> {
     let mut sets = Vec::new();
-    for (_, content) in authority.ask(name, RecordType::CAA).await?.of {
+    for (_, content) in servers.ask(name, RecordType::CAA).await?.of {
         match content {
             Content::Alias(_) => return Ok(None),
             Content::Records(records) => sets.push(records.iter().filter_map(caa).cloned().collect()),
@@ -55,16 +55,16 @@ async fn directly(authority: &mut Authority<'_>, name: &Name) -> Result<Option<R
     Ok(Some(Relevant { holder: name.clone(), sets }))
 }
 
-/// What the resolvers find: at the end of an alias, and for names that are not the owner's.
-async fn resolved(authority: &Authority<'_>, name: &Name) -> Result<Relevant, Stop> {
-    match authority.resolvers.ask(name, RecordType::CAA, false).await {
+/// What the resolvers find: at the end of an alias, and for names above the owner's domain.
+async fn resolved(servers: &ZoneServers<'_>, name: &Name) -> Result<Relevant, CheckError> {
+    match servers.resolvers.ask(name, RecordType::CAA, false).await {
         Ok((_, answer)) => {
             let holder = answer.answers.iter().find(|record| caa(&record.data).is_some());
             let set: Vec<CAA> = answer.answers.iter().filter_map(|record| caa(&record.data)).cloned().collect();
             let sets = if set.is_empty() { Vec::new() } else { vec![set] };
             Ok(Relevant { holder: holder.map_or_else(|| name.clone(), |record| record.name.clone()), sets })
         }
-        Err(unresolved) => Err(authority.unresolved(name, RecordType::CAA, &unresolved).await),
+        Err(unresolved) => Err(servers.unresolved(name, RecordType::CAA, &unresolved).await),
     }
 }
 
@@ -73,13 +73,13 @@ fn caa(data: &RData) -> Option<&CAA> {
 }
 
 impl Relevant {
-    /// The property that authorities do not know and that forbids to issue.
+    /// The critical property that CAs do not know, which forbids to issue.
     pub(super) fn critical(&self) -> Option<&CAA> {
         let is_unknown = |caa: &&CAA| caa.issuer_critical && !KNOWN.iter().any(|tag| caa.tag.eq_ignore_ascii_case(tag));
         self.sets.iter().flatten().find(is_unknown)
     }
 
-    /// Whether every server's records allow an authority.
+    /// Whether every server's records allow a CA.
     pub(super) fn allow(&self, issuer: &Issuer<'_>, question: &Question<'_>) -> bool {
         self.critical().is_none() && self.sets.iter().all(|set| allows(set, issuer, question))
     }
@@ -90,8 +90,7 @@ fn allows(set: &[CAA], issuer: &Issuer<'_>, question: &Question<'_>) -> bool {
     issue.peek().is_none() || issue.any(|caa| is_granted(&caa.value, issuer, question))
 }
 
-/// Whether an `issue` property names this authority, with parameters that it satisfies. A value that can't be read
-/// names none.
+/// Whether an `issue` property names this CA, with parameters that it satisfies. A malformed value names no CA.
 fn is_granted(value: &[u8], issuer: &Issuer<'_>, question: &Question<'_>) -> bool {
     let Ok(value) = std::str::from_utf8(value) else { return false };
     let mut parts = value.split(';').map(str::trim);

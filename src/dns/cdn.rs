@@ -1,7 +1,7 @@
 //! Recognizes CDNs by their published networks, and by the names that lead to them.
 //!
-//! Owns the list, `cdn.txt`, which is compiled in. A network that is missing there makes a finding less precise, not
-//! wrong: the host is `elsewhere` then.
+//! Owns the list, `cdn.txt`, which is compiled in. If a network is missing there, a finding is less precise, not wrong: the
+//! host is `elsewhere` then.
 
 use std::net::IpAddr;
 use std::sync::LazyLock;
@@ -38,7 +38,7 @@ pub(super) fn at(address: IpAddr) -> Option<&'static str> {
     })
 }
 
-/// The operator of the CDN that a name, without a trailing dot, leads to.
+/// The operator of the CDN that a name, without a trailing dot, points to.
 pub(super) fn named(name: &str) -> Option<&'static str> {
     CDNS.iter().find_map(|(operator, place)| match place {
         Place::Domain(domain) => {

@@ -1,18 +1,18 @@
-//! What the owner of a host has to change in DNS, in the words that every surface shows.
+//! What the owner of a host has to change in DNS: a code and its arguments.
 //!
-//! Owns the reasons, their text and the records to set; [`super::Dns`] decides which one applies. A fault is stored as
-//! JSON and says the same when it is read again: it contains all that its text needs.
+//! Owns the reasons and the records to set; [`super::Dns`] decides which one applies. A fault is stored as JSON with all
+//! that its text needs; [`crate::domains`] has the text.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::record::{Action, Record};
+use super::record::Record;
 
 /// Why no certificate can be issued for a host yet, as far as DNS shows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum DnsFault {
-    /// The authoritative servers have no address and no alias for the host.
+    /// The name servers have no address and no alias for the host.
     NoRecords {
         /// The host.
         host: String,
@@ -21,24 +21,24 @@ pub enum DnsFault {
         /// What to add.
         records: Vec<Record>,
     },
-    /// Authoritative servers have the right records, but others do not have them yet.
+    /// Some name servers have the right records, but others do not have them yet.
     NotSeenYet {
         /// The host.
         host: String,
-        /// The server that answers differently: the resolver, or a name server of the zone.
+        /// The server with another answer: the resolver, or a name server of the zone.
         server: String,
-        /// When the answer that the resolver remembers expires. `None` for a name server of the zone, which has not
-        /// copied the change yet.
+        /// When the cached answer of the resolver expires. `None` for a name server of the zone, which has not copied the
+        /// change yet.
         until: Option<Timestamp>,
     },
-    /// The host has an address, or an alias, that does not lead here.
+    /// The host has an address, or an alias, that does not point here.
     Elsewhere {
         /// The host.
         host: String,
         /// What to remove, AAAA first, and what to add.
         records: Vec<Record>,
     },
-    /// The host leads to a CDN, which answers in place of this gateway.
+    /// The host points to a CDN in front of this gateway, or in its place.
     BehindCdn {
         /// The host.
         host: String,
@@ -46,45 +46,45 @@ pub enum DnsFault {
         cdn: String,
         /// The address or name by which the CDN was recognized.
         found: String,
-        /// What to remove and what to add, if the host is to lead here without the CDN. Empty if the CDN is the DNS
-        /// provider and answers in place of the owner's records, which are not known.
+        /// What to remove and what to add, if the host is to point here without the CDN. Empty if the CDN is the DNS
+        /// provider and hides the owner's records.
         records: Vec<Record>,
     },
-    /// No CAA record allows any of the certificate authorities.
+    /// No CAA record allows any of the CAs.
     Caa {
         /// The host.
         host: String,
         /// The name that has the CAA records: the host, or the closest domain above it.
         holder: String,
-        /// The record to add at that name; or the record to remove there, if it has a critical property that
-        /// authorities do not know.
+        /// The record to add at that name; or the record to remove there, if it has a critical property that CAs do not
+        /// know.
         records: Vec<Record>,
     },
     /// A name server fails, so that the host can't be resolved.
     DnsBroken {
         /// The host.
         host: String,
-        /// The name that was asked for: of the host, of an alias on the way, or above it.
+        /// The name in the question: the host, an alias on the way, or a name above it.
         name: String,
-        /// The type of the records that were asked for.
+        /// The type of the records in the question.
         kind: String,
         /// The server: its name and address, or the address of a resolver.
         server: String,
-        /// Whether it was a resolver that failed, asked about a zone that only resolvers can be asked about.
+        /// Whether it was a resolver that failed, about a zone without public name servers.
         is_resolver: bool,
-        /// What it did.
+        /// How it failed.
         failure: Failure,
     },
-    /// The signatures of the zone are wrong, so that resolvers that validate refuse its answers.
+    /// The signatures of the zone are wrong, so validating resolvers reject its answers.
     Dnssec {
         /// The host.
         host: String,
-        /// The zone of the host, as far as it is known.
+        /// The zone of the host, if it is known.
         zone: Option<String>,
-        /// The resolver that refuses.
+        /// The resolver that rejects them.
         resolver: String,
     },
-    /// The host leads here, but nothing proves who owns it.
+    /// The host points here, but nothing proves its ownership.
     ProofMissing {
         /// The host.
         host: String,
@@ -93,24 +93,24 @@ pub enum DnsFault {
     },
 }
 
-/// What a name server did instead of an answer.
+/// How a name server failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
     /// It did not answer in time.
     Timeout,
-    /// It can't be connected to.
+    /// It is unreachable.
     Unreachable,
     /// It refused to answer, or does not serve the zone.
     Lame,
-    /// It answered with something that is no answer, or that it does not understand the question.
+    /// Its answer is malformed, or it does not understand the question.
     Malformed,
     /// It answered SERVFAIL.
     Servfail,
 }
 
 impl Failure {
-    /// As a sentence about the server goes on.
+    /// The rest of a sentence that begins with the server.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Timeout => "does not answer",
@@ -150,78 +150,4 @@ impl DnsFault {
             Self::NotSeenYet { .. } | Self::DnsBroken { .. } | Self::Dnssec { .. } => &[],
         }
     }
-
-    /// What to do next, in one or two sentences.
-    #[must_use]
-    pub fn next_step(&self) -> String {
-        match self {
-            Self::NoRecords { undelegated: Some(domain), .. } => {
-                format!("`{domain}` has no name servers: register it, or set its name servers at the registrar.")
-            }
-            Self::NoRecords { host, records, .. } if records.is_empty() => {
-                format!("Add an A or AAAA record for `{host}` with the address of this gateway.")
-            }
-            Self::NoRecords { records, .. } => imperative(records),
-            Self::NotSeenYet { server, until: Some(until), .. } => {
-                format!("Wait: the resolver {server} still has an older answer, until {}.", minute(*until))
-            }
-            Self::NotSeenYet { host, server, until: None } => format!(
-                "Wait until the name server {server} has copied the change to `{host}`; if it does not within hours, \
-                 ask your DNS provider."
-            ),
-            Self::Elsewhere { host, records } => {
-                format!("{} Then `{host}` leads here.", imperative(records))
-            }
-            Self::BehindCdn { host, cdn, found, records } if !records.is_empty() => format!(
-                "`{host}` is behind {cdn} (`{found}`): let it pass requests below `/.well-known/acme-challenge/` on \
-                 port 80 through to here, or lead `{host}` past it. {}",
-                imperative(records)
-            ),
-            Self::BehindCdn { host, cdn, found, .. } => format!(
-                "`{host}` is behind {cdn} (`{found}`): switch its proxy off for this name, or let it pass requests \
-                 below `/.well-known/acme-challenge/` on port 80 through to here."
-            ),
-            Self::Caa { holder, records, .. } => match records.first() {
-                Some(record) if record.action == Action::Remove => format!(
-                    "Remove the {record}: it is critical, and certificate authorities that do not know it issue \
-                     nothing."
-                ),
-                _ => format!("The CAA records of `{holder}` allow none of our authorities. {}", imperative(records)),
-            },
-            Self::DnsBroken { name, kind, server, is_resolver: true, failure, .. } => format!(
-                "Repair the name servers of `{name}`: asked for its {kind} records, the resolver {server} {}.",
-                failure.words()
-            ),
-            Self::DnsBroken { name, kind, server, failure, .. } => format!(
-                "Repair the name server {server}: asked for {kind} records of `{name}`, it {}.",
-                failure.words()
-            ),
-            Self::Dnssec { host, zone, resolver } => format!(
-                "Repair DNSSEC of `{}`: the resolver {resolver} refuses its answers because their signatures are \
-                 wrong. Sign the zone again, or remove the DS record at the registrar.",
-                zone.as_ref().unwrap_or(host)
-            ),
-            Self::ProofMissing { records, .. } => {
-                format!("{} It proves that the domain is yours. Keep it there.", imperative(records))
-            }
-        }
-    }
-}
-
-/// One sentence for each action: `Remove the …. Add the … and the ….`
-pub(crate) fn imperative(records: &[Record]) -> String {
-    let sentence = |action: Action, verb: &str| {
-        let listed: Vec<_> =
-            records.iter().filter(|record| record.action == action).map(|record| format!("the {record}")).collect();
-        (!listed.is_empty()).then(|| format!("{verb} {}.", listed.join(" and ")))
-    };
-    let sentences = [sentence(Action::Remove, "Remove"), sentence(Action::Add, "Add")];
-    sentences.into_iter().flatten().collect::<Vec<_>>().join(" ")
-}
-
-/// A time to the minute, never earlier than it is.
-fn minute(at: Timestamp) -> String {
-    let rounded = at.as_second().div_euclid(60).saturating_add(1).saturating_mul(60);
-    let at = Timestamp::from_second(rounded).unwrap_or(at);
-    at.strftime("%Y-%m-%d %H:%M UTC").to_string()
 }

@@ -1,33 +1,33 @@
-//! Follows a host to its addresses, over aliases, at the authoritative servers of each name on the way.
+//! Follows a host to its addresses, through aliases, at the name servers of each name on the way.
 //!
-//! Owns how the answers of several servers become one: servers that have what leads here are followed, and one that
-//! has something else is named, since a change reaches the servers of a zone one after another.
+//! Owns how the answers of several servers become one: an answer that points here wins, and a server with another answer is
+//! named, since a change reaches the servers of a zone one after another.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use hickory_resolver::proto::rr::{Name, RecordType};
 
-use super::authority::{Answers, Authority, Content, Stop};
-use super::resolvers::{Unresolved, address_of};
+use super::resolvers::{ResolveError, address_of};
 use super::zone::absolute;
+use super::zone_servers::{Answers, CheckError, Content, ZoneServers};
 use crate::host::HostName;
 
 /// How many aliases are followed.
 ///
-/// Larger: a chain without an end costs more time. Smaller: a host behind several services is not followed; resolvers
+/// Larger: an endless chain takes more time. Smaller: a host behind several services is not followed; resolvers
 /// follow 8 to 16.
 const MAX_ALIASES: usize = 8;
 
-/// Where a host has to lead.
+/// Where a host has to point.
 #[derive(Debug)]
 pub(super) struct Here {
     pub(super) own_label: Option<Name>,
     pub(super) target: Option<Name>,
     /// `None`: every address is here.
     pub(super) addresses: Option<Vec<IpAddr>>,
-    /// The family of addresses that the target could not be asked for: it may have more than these.
-    pub(super) failed: Option<(RecordType, Unresolved)>,
+    /// The family of addresses for which the target was not resolved: it may have more than these.
+    pub(super) failed: Option<(RecordType, ResolveError)>,
 }
 
 impl Here {
@@ -37,7 +37,7 @@ impl Here {
         Self { own_label: name(own_label), target: name(target), addresses: addresses.map(canonical), failed: None }
     }
 
-    /// Whether an alias to this name leads here.
+    /// Whether an alias to this name points here.
     pub(super) fn is_named(&self, name: &Name) -> bool {
         [&self.own_label, &self.target].into_iter().flatten().any(|here| here == name)
     }
@@ -46,7 +46,7 @@ impl Here {
         self.addresses.as_ref().is_none_or(|addresses| addresses.contains(&address.to_canonical()))
     }
 
-    /// Whether there are addresses, and all lead here.
+    /// Whether there are addresses, and all are here.
     pub(super) fn has_all(&self, addresses: &[IpAddr]) -> bool {
         !addresses.is_empty() && addresses.iter().all(|address| self.has(*address))
     }
@@ -60,22 +60,22 @@ impl Here {
     }
 }
 
-/// Where a host leads.
+/// Where a host points.
 #[derive(Debug)]
 pub(super) struct Pointing {
     /// The zone of the host.
     pub(super) zone: Option<Name>,
-    /// The names that its aliases lead to, in order.
+    /// The targets of its aliases, in order.
     pub(super) aliases: Vec<Name>,
     pub(super) end: End,
-    /// A server that has something else than what was followed.
+    /// A server whose answer differs from the followed one.
     pub(super) behind: Option<String>,
 }
 
-/// What is found after the last alias.
+/// The end of a chain of aliases.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// A name that leads here.
+    /// A name that points here.
     Here,
     /// Addresses, IPv6 first.
     Addresses(Vec<IpAddr>),
@@ -84,7 +84,7 @@ pub(super) enum End {
         /// Whether the name exists.
         exists: bool,
     },
-    /// Another alias: too many, or in a circle.
+    /// Another alias: there are too many, or they form a loop.
     Endless,
 }
 
@@ -97,11 +97,11 @@ enum Seen {
 }
 
 /// Follows a host.
-pub(super) async fn follow(authority: &mut Authority<'_>, host: &Name, here: &Here) -> Result<Pointing, Stop> {
+pub(super) async fn follow(servers: &mut ZoneServers<'_>, host: &Name, here: &Here) -> Result<Pointing, CheckError> {
     let mut pointing = Pointing { zone: None, aliases: Vec::new(), end: End::Endless, behind: None };
     let mut at = host.clone();
     loop {
-        let (zone, seen) = look_up(authority, &at).await?;
+        let (zone, seen) = look_up(servers, &at).await?;
         if at == *host {
             pointing.zone = zone;
         }
@@ -128,14 +128,16 @@ pub(super) async fn follow(authority: &mut Authority<'_>, host: &Name, here: &He
     }
 }
 
-/// What each server has for a name, with the addresses of both families. A server may fail for one of them, as some
-/// that know no IPv6 do: authorities go on with the other. If that has nothing, it is not known whether there is an
-/// address.
-async fn look_up(authority: &mut Authority<'_>, name: &Name) -> Result<(Option<Name>, Vec<(String, Seen)>), Stop> {
-    let [v6, v4] = authority.ask_all(name, [RecordType::AAAA, RecordType::A]).await?;
+/// What each server has for a name, with the addresses of both families. A server may fail for one family, as some without
+/// IPv6 do: CAs continue with the other. If that has no address, it is unknown whether there is one.
+async fn look_up(
+    servers: &mut ZoneServers<'_>,
+    name: &Name,
+) -> Result<(Option<Name>, Vec<(String, Seen)>), CheckError> {
+    let [v6, v4] = servers.ask_all(name, [RecordType::AAAA, RecordType::A]).await?;
     let both: Vec<Answers> = match (v6, v4) {
-        (Err(_), Err(stop)) => return Err(stop),
-        (Ok(answers), Err(stop)) | (Err(stop), Ok(answers)) if !has_something(&answers) => return Err(stop),
+        (Err(_), Err(error)) => return Err(error),
+        (Ok(answers), Err(error)) | (Err(error), Ok(answers)) if !has_something(&answers) => return Err(error),
         (v6, v4) => v6.into_iter().chain(v4).collect(),
     };
     let zone = both[0].zone.clone();
@@ -169,8 +171,8 @@ fn joined(a: Seen, b: Seen) -> Seen {
     }
 }
 
-/// What to follow, and a server that has something else: what leads here before what does not, then what most servers
-/// have, and nothing only if no server has anything.
+/// The answer to follow, and a server with another one: first what points here, then what most servers have, and no records
+/// only if no server has any.
 fn chosen(seen: &[(String, Seen)], here: &Here) -> (Seen, Option<String>) {
     let fits = |seen: &Seen| here.fits(seen);
     let candidates = if seen.iter().any(|(_, seen)| fits(seen)) {

@@ -1,7 +1,7 @@
-//! What a resolver shows of a host: what the rest of the world sees, authorities too.
+//! What a resolver shows of a host, and so what the public and CAs see.
 //!
-//! Owns how an older answer differs from a wrong one, and DNSSEC: a resolver that answers SERVFAIL, but has an answer
-//! as soon as it need not check signatures, refuses the signatures.
+//! Owns how an older answer differs from a wrong one, and DNSSEC: if a resolver answers SERVFAIL, but answers normally with
+//! signature checks disabled, it rejects the signatures.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,40 +9,40 @@ use hickory_resolver::proto::op::Message;
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use jiff::{SignedDuration, Timestamp};
 
-use super::authority::{Stop, away};
 use super::fault::Failure;
 use super::pointing::Here;
-use super::resolvers::{Resolvers, Unresolved, address_of};
+use super::resolvers::{ResolveError, Resolvers, address_of};
 use super::zone::text;
+use super::zone_servers::{CheckError, no_resolver};
 
-/// When an answer that does not say how long it may be remembered is looked at again, in seconds.
+/// Assumed TTL of an answer without one, in seconds.
 ///
-/// Larger: an owner waits for longer than necessary. Smaller: an owner looks again too early.
+/// Larger: an owner waits for longer than necessary. Smaller: an owner checks again too early.
 const DEFAULT_TTL: u32 = 300;
 
-/// How long an answer is remembered at most, in seconds: a week, as resolvers limit it.
+/// The largest TTL that is believed, in seconds: a week, which is the limit of resolvers.
 ///
-/// Larger: a zone can name a time in the far future. Smaller: an owner looks again too early.
+/// Larger: a zone can name a time in the far future. Smaller: an owner checks again too early.
 const MAX_TTL: u32 = 7 * 86_400;
 
-/// How a resolver's answer compares with that of the authoritative servers, which is right.
+/// How a resolver's answer compares with that of the name servers, which point here.
 #[derive(Debug)]
 pub(super) enum Public {
-    /// The host leads here.
+    /// The host points here.
     Same,
-    /// An older answer, until then.
+    /// An older answer, until this instant.
     Older(Option<SocketAddr>, Timestamp),
     /// Signatures are wrong.
     Bogus(SocketAddr),
 }
 
-/// Asks a resolver about a host whose authoritative servers say that it leads here.
+/// Asks a resolver about a host that points here according to its name servers.
 pub(super) async fn compare(
     resolvers: &Resolvers,
     host: &Name,
     zone: Option<&Name>,
     here: &Here,
-) -> Result<Public, Stop> {
+) -> Result<Public, CheckError> {
     let kinds = [RecordType::AAAA, RecordType::A];
     let [v6, v4] = kinds.map(|kind| resolvers.ask(host, kind, true));
     let (v6, v4) = tokio::join!(v6, v4);
@@ -66,15 +66,15 @@ pub(super) async fn compare(
     }
 }
 
-/// A resolver fails whether it checks signatures or not, as some do. Only a zone that is signed can have wrong ones.
+/// For resolvers that fail whether they check signatures or not. Only a signed zone can have wrong signatures.
 async fn refused(
     resolvers: &Resolvers,
     host: &Name,
     zone: Option<&Name>,
-    unresolved: &Unresolved,
-) -> Result<Public, Stop> {
+    unresolved: &ResolveError,
+) -> Result<Public, CheckError> {
     if unresolved.failure < Failure::Servfail {
-        return Err(away(unresolved));
+        return Err(no_resolver(unresolved));
     }
     if let Some(zone) = zone
         && let Ok((_, answer)) = resolvers.ask(zone, RecordType::DS, true).await
@@ -84,10 +84,12 @@ async fn refused(
     }
     let resolver = unresolved.resolver.ip();
     let host = text(host);
-    Err(Stop::Unknown(format!("the resolver {resolver} answers SERVFAIL for `{host}`, whose name servers answer")))
+    Err(CheckError::Unknown(format!(
+        "the resolver {resolver} answers SERVFAIL for `{host}`, whose name servers answer"
+    )))
 }
 
-fn seen(host: &Name, here: &Here, answers: &[(SocketAddr, Message)]) -> Result<Public, Stop> {
+fn seen(host: &Name, here: &Here, answers: &[(SocketAddr, Message)]) -> Result<Public, CheckError> {
     let records = || answers.iter().flat_map(|(_, answer)| &answer.answers);
     let alias = records().find_map(|record| match &record.data {
         RData::CNAME(alias) if here.is_named(&alias.0) => Some(&alias.0),
@@ -96,7 +98,7 @@ fn seen(host: &Name, here: &Here, answers: &[(SocketAddr, Message)]) -> Result<P
     let addresses: Vec<IpAddr> = records().filter_map(|record| address_of(&record.data)).collect();
     match alias {
         Some(_) if !addresses.is_empty() => return Ok(Public::Same),
-        Some(alias) => return Err(Stop::Unknown(format!("`{}` has no address", text(alias)))),
+        Some(alias) => return Err(CheckError::Unknown(format!("`{}` has no address", text(alias)))),
         None if here.has_all(&addresses) => return Ok(Public::Same),
         None => {}
     }

@@ -29,7 +29,7 @@ pub enum Kind {
     Cname,
     /// Text; here the proof of ownership.
     Txt,
-    /// The certificate authorities that may issue for a name (RFC 8659).
+    /// The CAs that may issue for a name (RFC 8659).
     Caa,
 }
 
@@ -89,18 +89,6 @@ fn relative(name: &str, zone: &str) -> Option<String> {
     match name.strip_suffix(zone)? {
         "" => Some("@".to_owned()),
         labels => labels.strip_suffix('.').map(str::to_owned),
-    }
-}
-
-/// As a sentence names it: ``CNAME record `forms` (`forms.acme.example`) with the value `acme.forms.example` ``.
-impl fmt::Display for Record {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} record ", self.kind)?;
-        match &self.relative {
-            Some(relative) => write!(f, "`{relative}` (`{}`)", self.name)?,
-            None => write!(f, "`{}`", self.name)?,
-        }
-        write!(f, " with the value `{}`", self.value)
     }
 }
 

@@ -1,7 +1,7 @@
-//! The resolvers: recursive DNS servers, which find authoritative servers for us and show what the world sees.
+//! The resolvers: recursive DNS servers, which find name servers and show what the public sees.
 //!
-//! They are asked one after another, the one that answered last first. An answer that a resolver remembers may be old;
-//! it decides nothing but where to ask, unless the zone can't be asked directly.
+//! They are asked one after another, first the resolver that answered last. A cached answer may be old; it only decides which
+//! servers are asked, unless the zone has no servers that may be asked directly.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,30 +13,30 @@ use hickory_resolver::proto::op::{Message, ResponseCode};
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
 
 use super::fault::Failure;
-use super::wire::{self, Ask, NoAnswer};
+use super::wire::{self, Ask, QueryError};
 
 /// How long one resolver may take.
 ///
-/// Larger: a resolver that is down costs more of the time for a look. Smaller: a resolver that has to ask slow servers
-/// counts as silent.
+/// Larger: a dead resolver uses up more of the time for a check. Smaller: a resolver that has to ask slow servers counts as
+/// dead.
 const TIME_LIMIT: Duration = Duration::from_secs(3);
 
 /// How many resolvers are asked.
 ///
-/// Larger: when none answers, no time remains to find out. Smaller: fewer to fall back on.
+/// Larger: if all are dead, the check ends before that is known. Smaller: fewer to fall back on.
 const MAX_RESOLVERS: usize = 3;
 
 /// The resolvers of a [`super::Dns`].
 #[derive(Clone, Debug)]
 pub(super) struct Resolvers {
     servers: Vec<SocketAddr>,
-    /// The index of the one that answered last.
+    /// The index of the resolver that answered last.
     preferred: Arc<AtomicUsize>,
 }
 
 /// Why no resolver answered a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unresolved {
+pub(super) struct ResolveError {
     /// The resolver that failed.
     pub(super) resolver: SocketAddr,
     /// How it failed; [`Failure::Servfail`] if at least one resolver answered so.
@@ -44,8 +44,8 @@ pub(super) struct Unresolved {
 }
 
 impl Resolvers {
-    /// These, or those of the system, which are read now. As the C library does, one on this machine if the system
-    /// configures none.
+    /// These, or those of the system, which are read now. If the system configures none, a resolver on this machine, as in
+    /// the C library.
     pub(super) fn new(servers: &[SocketAddr]) -> Self {
         let mut servers = servers.to_vec();
         if servers.is_empty() {
@@ -58,17 +58,17 @@ impl Resolvers {
         Self { servers, preferred: Arc::default() }
     }
 
-    /// The answer of the first resolver that has one, also that there are no such records. `checked`: whether an
-    /// answer with wrong DNSSEC signatures counts as a failure.
+    /// The first answer of a resolver, which may have no records. `checked`: whether an answer with wrong DNSSEC signatures
+    /// counts as a failure.
     pub(super) async fn ask(
         &self,
         name: &Name,
         kind: RecordType,
         checked: bool,
-    ) -> Result<(SocketAddr, Message), Unresolved> {
+    ) -> Result<(SocketAddr, Message), ResolveError> {
         let ask = Ask { name, kind, recursion: true, checking_disabled: !checked, time_limit: TIME_LIMIT };
         let first = self.preferred.load(Ordering::Relaxed);
-        let mut worst: Option<Unresolved> = None;
+        let mut worst: Option<ResolveError> = None;
         for turn in 0..self.servers.len() {
             let index = (first + turn) % self.servers.len();
             let resolver = self.servers[index];
@@ -80,17 +80,17 @@ impl Resolvers {
                     }
                     Some(failure) => failure,
                 },
-                Err(NoAnswer::Failed(failure)) => failure,
-                Err(NoAnswer::NoRoute) => Failure::Unreachable,
+                Err(QueryError::Failed(failure)) => failure,
+                Err(QueryError::NoRoute) => Failure::Unreachable,
             };
             if worst.is_none_or(|worst| worst.failure < failure) {
-                worst = Some(Unresolved { resolver, failure });
+                worst = Some(ResolveError { resolver, failure });
             }
         }
         Err(worst.expect("there is at least one resolver"))
     }
 
-    /// Whether any resolver answers anything at all. Some know no zones, and answer questions for their servers NOTIMP.
+    /// Whether any resolver answers anything at all. Some answer NOTIMP to questions about zones and their servers.
     pub(super) async fn are_alive(&self) -> bool {
         self.ask_for_root().await.iter().any(Result::is_ok)
     }
@@ -102,20 +102,20 @@ impl Resolvers {
         answers.iter().flatten().any(|answer| failure_of(answer.metadata.response_code).is_none())
     }
 
-    async fn ask_for_root(&self) -> Vec<Result<Message, NoAnswer>> {
+    async fn ask_for_root(&self) -> Vec<Result<Message, QueryError>> {
         let root = Name::root();
         let time_limit = TIME_LIMIT;
         let ask = Ask { name: &root, kind: RecordType::NS, recursion: true, checking_disabled: true, time_limit };
         join_all(self.servers.iter().map(|resolver| wire::ask(*resolver, ask))).await
     }
 
-    /// The addresses of both families, IPv6 first, with aliases followed by the resolver. One family may fail; an error
-    /// if there is no address then.
-    pub(super) async fn addresses(&self, name: &Name) -> Result<Found, Unresolved> {
+    /// The addresses of both families, IPv6 first; the resolver follows aliases. One family may fail, unless the other has no
+    /// address.
+    pub(super) async fn addresses(&self, name: &Name) -> Result<Addresses, ResolveError> {
         let kinds = [RecordType::AAAA, RecordType::A];
         let [v6, v4] = kinds.map(|kind| self.ask(name, kind, false));
         let (v6, v4) = tokio::join!(v6, v4);
-        let mut found = Found::default();
+        let mut found = Addresses::default();
         for (kind, answer) in kinds.into_iter().zip([v6, v4]) {
             match answer {
                 Ok((_, message)) => found.addresses.extend(addresses_in(&message)),
@@ -131,10 +131,10 @@ impl Resolvers {
 
 /// The addresses of a name.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Addresses {
     pub(super) addresses: Vec<IpAddr>,
-    /// The family that could not be asked for.
-    pub(super) failed: Option<(RecordType, Unresolved)>,
+    /// The family that was not resolved.
+    pub(super) failed: Option<(RecordType, ResolveError)>,
 }
 
 /// The addresses in the answer section.

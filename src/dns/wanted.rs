@@ -1,7 +1,7 @@
-//! The records that lead a host here.
+//! The records that point a host here.
 //!
-//! They come from the configuration, so an owner can set them before the first look at DNS. [`super::look`] also knows the
-//! zone, and so the record name to enter at the DNS provider.
+//! They come from the configuration, so an owner can set them before the first check. [`super::check`] also knows the zone,
+//! and so the record name to enter at the DNS provider.
 
 use std::net::IpAddr;
 

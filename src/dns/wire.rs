@@ -1,7 +1,7 @@
-//! Sends one question to one DNS server: by UDP, and by TCP if the answer was cut off.
+//! Sends one question to one DNS server: by UDP, and by TCP if the answer was truncated.
 //!
-//! hickory encodes and decodes messages, but does not send them here: its resolver follows, retries and caches, while
-//! what is needed is the answer of exactly one server, with its flags, in bounded time and memory.
+//! hickory encodes and decodes messages, but does not send them here: its resolver follows, retries and caches, while a check
+//! needs the answer of exactly one server, with its flags, in bounded time and memory.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,14 +15,14 @@ use tokio::time::timeout;
 
 use super::fault::Failure;
 
-/// When a question is sent again by UDP.
+/// How long until a question is sent again by UDP.
 ///
-/// Larger: a lost packet costs more time. Smaller: distant servers are asked twice.
+/// Larger: a lost packet takes more time. Smaller: distant servers are asked twice.
 const RESEND: Duration = Duration::from_millis(800);
 
 /// The maximum size of an answer by UDP; a larger one is truncated, and read by TCP. The value of DNS flag day 2020.
 ///
-/// Larger: answers that are fragmented, and then often lost. Smaller: more TCP.
+/// Larger: answers are fragmented, and then often lost. Smaller: more TCP.
 const MAX_UDP: u16 = 1232;
 
 /// What is asked.
@@ -30,7 +30,7 @@ const MAX_UDP: u16 = 1232;
 pub(super) struct Ask<'a> {
     pub(super) name: &'a Name,
     pub(super) kind: RecordType,
-    /// For a resolver: whether it looks further. An authoritative server is not asked to.
+    /// Whether a resolver is to ask other servers. False for name servers.
     pub(super) recursion: bool,
     /// Whether a resolver returns answers whose DNSSEC signatures are wrong.
     pub(super) checking_disabled: bool,
@@ -38,25 +38,25 @@ pub(super) struct Ask<'a> {
     pub(super) time_limit: Duration,
 }
 
-/// Why there is no answer.
+/// Why a server did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoAnswer {
-    /// This machine has no route to the server, mostly because it has no IPv6: this says nothing about the server.
+pub(super) enum QueryError {
+    /// This machine has no route to the server, usually because it has no IPv6. The server may work.
     NoRoute,
-    /// The server is at fault.
+    /// The server failed.
     Failed(Failure),
 }
 
 /// Asks one server.
-pub(super) async fn ask(server: SocketAddr, ask: Ask<'_>) -> Result<Message, NoAnswer> {
+pub(super) async fn ask(server: SocketAddr, ask: Ask<'_>) -> Result<Message, QueryError> {
     match exchange(server, ask, true).await {
-        // Servers from before EDNS refuse what they do not know (RFC 6891, section 7).
+        // Servers without EDNS refuse questions with it (RFC 6891, section 7).
         Ok(answer) if answer.metadata.response_code == ResponseCode::FormErr => exchange(server, ask, false).await,
         other => other,
     }
 }
 
-async fn exchange(server: SocketAddr, ask: Ask<'_>, edns: bool) -> Result<Message, NoAnswer> {
+async fn exchange(server: SocketAddr, ask: Ask<'_>, edns: bool) -> Result<Message, QueryError> {
     let mut question = Message::query();
     question.metadata.recursion_desired = ask.recursion;
     question.metadata.checking_disabled = ask.checking_disabled;
@@ -64,37 +64,37 @@ async fn exchange(server: SocketAddr, ask: Ask<'_>, edns: bool) -> Result<Messag
     if edns {
         question.set_edns(Edns::new()).edns.as_mut().expect("set one call before").set_max_payload(MAX_UDP);
     }
-    let bytes = question.to_vec().map_err(|_| NoAnswer::Failed(Failure::Malformed))?;
+    let bytes = question.to_vec().map_err(|_| QueryError::Failed(Failure::Malformed))?;
     let answer = within(ask.time_limit, by_udp(server, &question, &bytes)).await?;
     if !answer.metadata.truncation {
         return Ok(answer);
     }
     let answer = within(ask.time_limit, by_tcp(server, &question, &bytes)).await?;
-    // Without what was cut off, it would count as an answer that there are no records.
-    if answer.metadata.truncation { Err(NoAnswer::Failed(Failure::Malformed)) } else { Ok(answer) }
+    // A truncated answer may look like one without records.
+    if answer.metadata.truncation { Err(QueryError::Failed(Failure::Malformed)) } else { Ok(answer) }
 }
 
-async fn within(limit: Duration, answer: impl Future<Output = io::Result<Message>>) -> Result<Message, NoAnswer> {
+async fn within(limit: Duration, answer: impl Future<Output = io::Result<Message>>) -> Result<Message, QueryError> {
     match timeout(limit, answer).await {
         Ok(Ok(message)) => Ok(message),
         Ok(Err(error)) => Err(no_answer(&error)),
-        Err(_) => Err(NoAnswer::Failed(Failure::Timeout)),
+        Err(_) => Err(QueryError::Failed(Failure::Timeout)),
     }
 }
 
-fn no_answer(error: &io::Error) -> NoAnswer {
+fn no_answer(error: &io::Error) -> QueryError {
     match error.kind() {
         io::ErrorKind::NetworkUnreachable | io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported => {
-            NoAnswer::NoRoute
+            QueryError::NoRoute
         }
-        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => NoAnswer::Failed(Failure::Malformed),
-        io::ErrorKind::TimedOut => NoAnswer::Failed(Failure::Timeout),
-        _ => NoAnswer::Failed(Failure::Unreachable),
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => QueryError::Failed(Failure::Malformed),
+        io::ErrorKind::TimedOut => QueryError::Failed(Failure::Timeout),
+        _ => QueryError::Failed(Failure::Unreachable),
     }
 }
 
-/// The socket has a random port of its own and takes packets of the server only, so that a forged answer has to guess
-/// the port and the id.
+/// The socket has a random port of its own and accepts only packets of the server, so a forged answer has to guess the port
+/// and the id.
 async fn by_udp(server: SocketAddr, question: &Message, bytes: &[u8]) -> io::Result<Message> {
     let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
@@ -128,7 +128,7 @@ async fn by_tcp(server: SocketAddr, question: &Message, bytes: &[u8]) -> io::Res
     parsed(&answer, question)?.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The answer to the question; `None` for a message that answers something else.
+/// The answer to the question; `None` for any other message.
 fn parsed(bytes: &[u8], question: &Message) -> io::Result<Option<Message>> {
     if bytes.get(..2) != Some(&question.metadata.id.to_be_bytes()) {
         return Ok(None);

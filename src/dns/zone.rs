@@ -1,9 +1,9 @@
 //! Finds the zone of a name, and its authoritative servers.
 //!
-//! The resolvers find the closest zone that they can answer for; a server that refers to a zone below it leads on, so
-//! that a zone is found whose servers all fail. Only servers with public addresses are asked directly: whoever claims a
-//! host decides where its name servers are, and could otherwise have queries sent into the network that formgate runs
-//! in. A zone without public servers is asked at the resolvers, which are part of that network or chosen for it.
+//! The resolvers find the closest zone that they can answer for; follow referrals, so that a zone is found even if all its
+//! servers fail. Only servers with public addresses are asked directly: the claimant of a host chooses its name servers, and
+//! could otherwise have queries sent into the network of formgate. For a zone without public servers the resolvers are asked,
+//! which are part of that network or chosen for it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ use hickory_resolver::proto::op::Message;
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 
 use super::fault::Failure;
-use super::resolvers::{Resolvers, Unresolved, address_of, addresses_in};
+use super::resolvers::{ResolveError, Resolvers, address_of, addresses_in};
 use crate::outbound::is_public;
 
 /// How many name servers of a zone are asked.
@@ -26,7 +26,7 @@ const MAX_SERVERS: usize = 8;
 pub(super) struct Server {
     /// Its name, without a trailing dot.
     pub(super) name: String,
-    /// Where it is asked.
+    /// Its address and port.
     pub(super) address: SocketAddr,
 }
 
@@ -42,23 +42,19 @@ impl std::fmt::Display for Server {
 pub(super) struct Zone {
     /// `None` if no server has the name: only the resolvers know it.
     pub(super) apex: Option<Name>,
-    /// None for a private zone, which is asked at the resolvers.
+    /// Empty for a private zone: the resolvers are asked.
     pub(super) servers: Vec<Server>,
 }
 
 /// The servers of all zones: at which port, and whether they may have private addresses.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reach {
+pub(super) struct ServerPolicy {
     pub(super) port: u16,
     pub(super) private: bool,
 }
 
-/// No resolver answers any question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ResolversAway(pub(super) Unresolved);
-
-/// The closest zone at or above a name that the resolvers know, and its servers.
-pub(super) async fn find(resolvers: &Resolvers, reach: Reach, name: &Name) -> Result<Zone, ResolversAway> {
+/// The closest zone at or above a name that the resolvers find, and its servers. An error if no resolver answers anything.
+pub(super) async fn find(resolvers: &Resolvers, policy: ServerPolicy, name: &Name) -> Result<Zone, ResolveError> {
     let mut at = name.clone();
     let apex = loop {
         match resolvers.ask(&at, RecordType::SOA, false).await {
@@ -69,9 +65,9 @@ pub(super) async fn find(resolvers: &Resolvers, reach: Reach, name: &Name) -> Re
             }
             Err(unresolved) if unresolved.failure < Failure::Servfail => {
                 if !resolvers.are_alive().await {
-                    return Err(ResolversAway(unresolved));
+                    return Err(unresolved);
                 }
-                // Every level below the public suffix would cost another time limit.
+                // Every level below the public suffix would take another time limit.
                 if let Some(suffix) = public_suffix(&at) {
                     at = suffix;
                     continue;
@@ -89,21 +85,21 @@ pub(super) async fn find(resolvers: &Resolvers, reach: Reach, name: &Name) -> Re
         Ok((_, answer)) => name_servers(&answer.answers, &apex),
         Err(_) => Vec::new(),
     };
-    let servers = located(resolvers, reach, &names, &[]).await;
+    let servers = located(resolvers, policy, &names, &[]).await;
     Ok(Zone { apex: Some(apex), servers })
 }
 
 /// The zone below `zone` that a server's answer about `name` refers to.
 pub(super) async fn referred(
     resolvers: &Resolvers,
-    reach: Reach,
+    policy: ServerPolicy,
     zone: &Zone,
     name: &Name,
     answer: &Message,
 ) -> Option<Zone> {
     let apex = delegation(answer, zone.apex.as_ref()?, name)?;
     let names = name_servers(&answer.authorities, &apex);
-    let servers = located(resolvers, reach, &names, &answer.additionals).await;
+    let servers = located(resolvers, policy, &names, &answer.additionals).await;
     Some(Zone { apex: Some(apex), servers })
 }
 
@@ -135,9 +131,9 @@ fn name_servers(records: &[Record], apex: &Name) -> Vec<Name> {
     names.take(MAX_SERVERS).collect()
 }
 
-/// One address of each family of each server. The addresses in a referral are those of servers below the zone itself,
-/// which can't be found otherwise.
-async fn located(resolvers: &Resolvers, reach: Reach, names: &[Name], glue: &[Record]) -> Vec<Server> {
+/// One address of each family of each server. A referral has the addresses of servers below the zone itself, which can't be
+/// found otherwise.
+async fn located(resolvers: &Resolvers, policy: ServerPolicy, names: &[Name], glue: &[Record]) -> Vec<Server> {
     let glued = |name: &Name| -> Vec<IpAddr> {
         glue.iter().filter(|record| record.name == *name).filter_map(|record| address_of(&record.data)).collect()
     };
@@ -152,10 +148,10 @@ async fn located(resolvers: &Resolvers, reach: Reach, names: &[Name], glue: &[Re
     let addresses = join_all(names.iter().map(look_up)).await;
     let mut servers: Vec<Server> = Vec::new();
     for (name, addresses) in names.iter().zip(addresses) {
-        let usable = |address: &&IpAddr| reach.private || is_public(**address);
+        let usable = |address: &&IpAddr| policy.private || is_public(**address);
         let first = |v6: bool| addresses.iter().filter(usable).find(|address| address.is_ipv6() == v6);
         for ip in [first(false), first(true)].into_iter().flatten() {
-            let address = SocketAddr::new(*ip, reach.port);
+            let address = SocketAddr::new(*ip, policy.port);
             if servers.iter().all(|server| server.address != address) {
                 servers.push(Server { name: text(name), address });
             }
@@ -172,8 +168,8 @@ fn public_suffix(name: &Name) -> Option<Name> {
     (suffix.num_labels() < name.num_labels()).then_some(suffix)
 }
 
-/// The domain that the owner of a name registered, and that has a zone of its own if it works: `acme.co.uk` for
-/// `www.acme.co.uk`. `None` if the registry is not known.
+/// The domain that the owner of a name registered, which is a zone of its own once it works: `acme.co.uk` for
+/// `www.acme.co.uk`. `None` if the public suffix is unknown.
 pub(super) fn registered_domain(name: &str) -> Option<&str> {
     let domain = psl::domain(name.as_bytes())?;
     let is_registry = domain.suffix().typ() == Some(psl::Type::Icann);

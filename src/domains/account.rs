@@ -7,8 +7,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::reason::own_label;
-use super::{Domains, Reason, await_look, new_proof, proof_of};
+use super::claim::await_check;
+use super::described::new_proof;
+use super::reason::{Reason, own_label, proof_of};
+use super::shared::Domains;
 use crate::dns::Record;
 use crate::host::HostName;
 use crate::registry::FollowError;
@@ -21,7 +23,7 @@ use crate::store::{Registry, StoreError};
 /// the operator.
 const MAX_ADDED: i64 = 1_000;
 
-/// How many rows are read at once. Larger: a statement takes longer. Smaller: more statements.
+/// How many rows one statement reads. Larger: a statement takes longer. Smaller: more statements.
 const ROWS: u32 = 1_000;
 
 /// A host of an account.
@@ -40,11 +42,11 @@ pub struct AccountHost {
 pub enum Serving {
     /// A certificate of a file.
     OfFile,
-    /// A certificate that is obtained for it. `None`: its life has not begun.
+    /// A certificate that is obtained for it. `None`: it has no row yet.
     Own(Option<Box<DomainRecord>>),
 }
 
-/// What became of adding a domain.
+/// The outcome of adding a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostAddition {
     /// It is new.
@@ -65,18 +67,18 @@ pub enum HostAddition {
     TooManyUnproved,
 }
 
-/// What became of a check that an administrator asked for.
+/// The outcome of a check that an administrator asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostCheck {
-    /// The host was looked at.
+    /// The host was checked.
     Done,
-    /// It will be.
+    /// It will be checked later.
     Soon,
     /// The account waits for another check, or has asked too often within the last minute.
     TooOften,
 }
 
-/// What is needed to use the domains of an account.
+/// The domains of one account, and what is needed to change them.
 #[derive(Debug)]
 pub struct AccountDomains<'d> {
     domains: &'d Domains,
@@ -92,7 +94,7 @@ impl Domains {
 }
 
 impl AccountDomains<'_> {
-    /// Whether domains can be added to the account and removed: it is in the registry.
+    /// Whether domains can be added to the account and removed: only if it is in the registry.
     #[must_use]
     pub fn can_change(&self) -> bool {
         self.domains.directory.load().config(self.slug).is_some_and(|config| config.origin.is_registered())
@@ -104,7 +106,7 @@ impl AccountDomains<'_> {
         own_label(domain, &self.domains.config)
     }
 
-    /// What is wrong with a host, as the account may see it. Without a row, its life has not begun.
+    /// What is wrong with a host, as the account may see it. A host without a row was not checked yet.
     #[must_use]
     pub fn reason(&self, host: &str, domain: Option<&DomainRecord>) -> Reason {
         let config = Some(&self.domains.config);
@@ -164,7 +166,7 @@ impl AccountDomains<'_> {
                 let is_added = at >= listed;
                 let row = rows.remove(host.as_str());
                 let serving = if self.domains.needs_certificate(&directory, host) {
-                    // One that was just removed has no row, and may still be in the configuration of this node.
+                    // A domain that was just removed has no row, and may still be in the configuration of this node.
                     if is_added && row.is_none() {
                         continue;
                     }
@@ -205,7 +207,7 @@ impl AccountDomains<'_> {
             Err(WriteRefused::TooManyUnproved) => HostAddition::TooManyUnproved,
             Err(refused) => return Err(of_write(refused)),
         };
-        domains.look_soon();
+        domains.wake();
         Ok(addition)
     }
 
@@ -236,11 +238,11 @@ impl AccountDomains<'_> {
         let removed = self.registry().await?.remove_domain(self.slug, host.as_str(), domains.now(), by).await;
         let removed = removed.map_err(of_write)?.is_some();
         domains.following.look_soon();
-        domains.look_soon();
+        domains.wake();
         Ok(removed)
     }
 
-    /// Has a host looked at before all that wait, and waits for the look.
+    /// Has a host checked before all others, and waits for the check.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -252,8 +254,8 @@ impl AccountDomains<'_> {
         if !asked.is_first {
             return Ok(HostCheck::TooOften);
         }
-        self.domains.look_soon();
-        let (_, is_looked_at) = await_look(registry, host, self.slug, asked, wait).await?;
+        self.domains.wake();
+        let (_, is_looked_at) = await_check(registry, host, self.slug, asked, wait).await?;
         Ok(if is_looked_at { HostCheck::Done } else { HostCheck::Soon })
     }
 
@@ -264,7 +266,7 @@ impl AccountDomains<'_> {
     async fn registry(&self) -> Result<&Registry, StoreError> {
         self.domains.registry().await.map_err(|error| match error {
             FollowError::Store(error) => error,
-            // It is logged by what follows the registry.
+            // The task that follows the registry logs it.
             FollowError::OtherRegistry => StoreError::Resting,
         })
     }

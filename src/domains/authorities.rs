@@ -1,34 +1,33 @@
-//! Which authorities are asked: those that CAA allows and that work, in the order of the configuration.
+//! Which CAs are asked: those that CAA allows and that work, in the order of the configuration.
 //!
-//! Five faults of an authority within ten minutes open its breaker: it is passed over for ten minutes. After that it is asked
-//! again, and its first answer decides: a fault passes it over for another ten minutes, an answer that is of use ends this.
-//! A fault of a host never counts. Each node counts on its own, so a node that can't reach an authority does not keep the
-//! others from it.
+//! Five faults of a CA within ten minutes open its breaker: it is skipped for ten minutes. Then it is asked again, and its
+//! first response decides: a fault opens the breaker for another ten minutes, a usable response closes it. A fault of a host
+//! never counts. Each node counts on its own, so a node that can't reach a CA does not keep the others from it.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many faults switch to the next authority.
+/// How many faults switch to the next CA.
 ///
-/// Larger: certificates are late by as many tries. Smaller: a fault that passes moves orders to another authority.
+/// Larger: certificates are late by as many tries. Smaller: a short outage moves orders to another CA.
 const FAULTS: usize = 5;
 
-/// Within which time, and for which time the next one is asked.
+/// Within which time the faults count, and for how long the next CA is asked.
 ///
-/// Larger: an authority that is back is asked later. Smaller: faults that are rare in between never switch.
+/// Larger: a CA that works again is asked later. Smaller: faults between which some requests succeed never switch.
 const PERIOD: Duration = Duration::from_mins(10);
 
-/// The breakers of the authorities.
+/// The breakers of the CAs.
 #[derive(Debug)]
 pub(super) struct Breakers(Vec<Mutex<Breaker>>);
 
-/// What is known of one authority.
+/// The breaker of one CA.
 #[derive(Debug, Default)]
 struct Breaker {
-    /// The faults since it last opened, or since an answer that was of use.
+    /// The faults since it last opened, or since the last usable response.
     faults: VecDeque<Instant>,
-    /// When it opened, until an answer is of use.
+    /// When it opened, until a usable response closes it.
     opened_at: Option<Instant>,
 }
 
@@ -37,27 +36,27 @@ impl Breakers {
         Self((0..authorities).map(|_| Mutex::default()).collect())
     }
 
-    /// Those of these authorities that work, or the first of all if none does.
+    /// The working ones of these CAs, or the first of all if none works.
     pub(super) fn working(&self, allowed: &[usize], now: Instant) -> Vec<usize> {
         let working: Vec<_> = allowed.iter().copied().filter(|at| !self.is_open(*at, now)).collect();
         if working.is_empty() { allowed.first().copied().into_iter().collect() } else { working }
     }
 
-    /// Whether an authority is passed over.
+    /// Whether a CA is skipped.
     pub(super) fn is_open(&self, authority: usize, now: Instant) -> bool {
         self.open_for(authority, now).is_some()
     }
 
-    /// For how long an authority is passed over, if it is.
+    /// For how long a CA is skipped, if it is.
     pub(super) fn open_for(&self, authority: usize, now: Instant) -> Option<Duration> {
         self.breaker(authority).open_for(now)
     }
 
-    /// Counts a fault of an authority. Returns whether it is passed over from now on.
+    /// Counts a fault of a CA. Returns whether it is skipped from now on.
     pub(super) fn note_fault(&self, authority: usize, now: Instant) -> bool {
         let mut breaker = self.breaker(authority);
         if breaker.open_for(now).is_some() {
-            // Of a request that was sent before.
+            // The request was sent before.
             return false;
         }
         breaker.faults.retain(|at| now.saturating_duration_since(*at) < PERIOD);
@@ -69,7 +68,7 @@ impl Breakers {
         true
     }
 
-    /// An authority answered as it should.
+    /// A CA responded as it should.
     pub(super) fn note_success(&self, authority: usize) {
         *self.breaker(authority) = Breaker::default();
     }
@@ -91,7 +90,7 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_mins(1);
 
-    /// Two authorities, of which the first has had five faults, a minute apart. Returns when the last one was.
+    /// Two CAs: the first has had five faults, a minute apart. Returns when the last one was.
     fn opened() -> (Breakers, Instant) {
         let (breakers, began) = (Breakers::new(2), Instant::now());
         for fault in 0..5 {
@@ -110,7 +109,7 @@ mod tests {
         assert!(breakers.working(&[], opened).is_empty());
         // Ten minutes after the first fault, and not yet ten after the last.
         assert!(breakers.is_open(0, opened + MINUTE * 6));
-        assert!(!breakers.note_fault(0, opened + MINUTE * 9), "an answer that is late opens it no further");
+        assert!(!breakers.note_fault(0, opened + MINUTE * 9), "a late response opens it no further");
         assert_eq!(breakers.open_for(0, opened + MINUTE * 9), Some(MINUTE));
         assert_eq!(breakers.working(&[0, 1], opened + MINUTE * 10), [0, 1], "the way back");
     }

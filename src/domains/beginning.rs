@@ -1,9 +1,9 @@
-//! Begins the order of a domain, at the first authority that CAA allows, that works and that has an order left.
+//! Begins the order of a domain, at the first CA that CAA allows, that works and that has an order left.
 //!
-//! An authority whose budget is used up, or that answered with a rate limit, is passed over, for renewals as for new domains.
-//! A renewal that names the certificate which it replaces takes nothing of the budgets of an authority that exempts it.
-//! The order waits only if each one is, until the earliest instant at which one of them may be asked. A host that has failed
-//! its validations too often waits for the authority that counted them: another one would verify the same records.
+//! A CA whose budget is used up, or that responded with a rate limit, is skipped, for renewals as for new domains. A renewal
+//! that names the certificate it replaces uses no budget of a CA that exempts such orders. If all are skipped, the order
+//! waits for the first of them that may be asked again. A host that has failed its validations too often waits for the CA
+//! that counted them: another one would verify the same records.
 
 use std::time::Instant;
 
@@ -13,30 +13,33 @@ use jiff::Timestamp;
 use secrecy::zeroize::Zeroizing;
 
 use super::budgets::{self, Order};
+use super::error::DomainsError;
 use super::orders::PendingOrder;
 use super::reason::{OtherReason, Reason};
-use super::{Domains, DomainsError, schedule};
+use super::schedule;
+use super::shared::Domains;
+use super::transition::Cause;
 use crate::acme::{Acme, CertificateRequest};
 use crate::config::AcmeConfig;
 use crate::host::HostName;
-use crate::store::registry::{BudgetTaken, DomainRecord, DomainState};
+use crate::store::registry::{BudgetTaken, DomainRecord};
 
-/// Prefix of the detail of a reason that quotes the rate limit of an authority.
+/// Prefix of the detail of a reason that quotes the rate limit of a CA.
 const RATE_LIMIT: &str = "rate limit";
 
-/// What became of beginning an order at an authority.
+/// The outcome of beginning an order at a CA.
 enum Begun {
     /// The row has the order.
-    Yes(Box<DomainRecord>),
-    /// The lease was not its own any more.
-    NotOwn,
-    /// The authority has no order left.
-    Not(Wait),
+    Order(Box<DomainRecord>),
+    /// Another node has the lease.
+    LeaseLost,
+    /// The CA has no order left.
+    Exhausted(Wait),
 }
 
-/// Until when an authority has no order left.
+/// Until when a CA has no order left.
 struct Wait {
-    /// The authority.
+    /// The CA.
     authority: String,
     /// Which budget.
     detail: String,
@@ -46,9 +49,8 @@ struct Wait {
 }
 
 impl Domains {
-    /// Begins an order at the first of these authorities that works and has one left. `unasked`: why DNS could not be asked
-    /// before.
-    pub(super) async fn order(
+    /// Begins an order at the first of these CAs that works and has one left. `unasked`: why DNS was unreachable before.
+    pub(super) async fn begin_order(
         &self,
         domain: DomainRecord,
         host: &HostName,
@@ -60,10 +62,10 @@ impl Domains {
         let working = self.breakers.working(allowed, now);
         let mut earliest: Option<Wait> = None;
         for authority in &working {
-            match self.begin(&domain, host, (acme, client), *authority, unasked.as_deref()).await? {
-                Begun::Yes(domain) => return self.go_on(*domain, host).await,
-                Begun::NotOwn => return Ok(()),
-                Begun::Not(wait) => {
+            match self.begin_at(&domain, host, (acme, client), *authority, unasked.as_deref()).await? {
+                Begun::Order(domain) => return self.resume_order(*domain, host).await,
+                Begun::LeaseLost => return Ok(()),
+                Begun::Exhausted(wait) => {
                     let is_of_host = wait.is_of_host;
                     if earliest.as_ref().is_none_or(|earliest| wait.until < earliest.until) {
                         earliest = Some(wait);
@@ -75,7 +77,7 @@ impl Domains {
             }
         }
         let Some(mut wait) = earliest else { return Ok(()) };
-        // One that is passed over for its faults may be asked again before that.
+        // A CA that is skipped for its faults may be asked again before that.
         let others = allowed.iter().filter(|authority| !working.contains(authority));
         if let Some(closes) = others.filter_map(|authority| self.breakers.open_for(*authority, now)).min() {
             wait.until = wait.until.min(self.now() + closes);
@@ -83,8 +85,8 @@ impl Domains {
         self.wait(domain, wait).await
     }
 
-    /// Begins an order at one authority, if it has one left.
-    async fn begin(
+    /// Begins an order at one CA, if it has one left.
+    async fn begin_at(
         &self,
         domain: &DomainRecord,
         host: &HostName,
@@ -95,7 +97,7 @@ impl Domains {
         let name = &acme.requests.authorities[authority].name;
         let registry = self.registry().await?;
         let wait = |detail: String, until, is_of_host| {
-            Ok(Begun::Not(Wait { authority: name.clone(), detail, until, is_of_host }))
+            Ok(Begun::Exhausted(Wait { authority: name.clone(), detail, until, is_of_host }))
         };
         if let (_, Some(at)) = registry.budget_left(&budgets::failures(name, &domain.host)).await? {
             return wait("budget of failed validations of the host".to_owned(), at, true);
@@ -133,12 +135,12 @@ impl Domains {
             budgets::of_order(name, limits, account, &domain.host, kind)
         };
         if kind == Order::First {
-            self.enter(&mut domain, DomainState::Issuing, &Reason::None {});
+            self.transition(&mut domain, Cause::OrderBegun, &Reason::None {});
         }
         domain.pending = pending.stored();
         Ok(match registry.take_budgets(&budgets, &domain).await? {
-            BudgetTaken::Yes => Begun::Yes(Box::new(domain)),
-            BudgetTaken::NotOwn => Begun::NotOwn,
+            BudgetTaken::Yes => Begun::Order(Box::new(domain)),
+            BudgetTaken::NotOwn => Begun::LeaseLost,
             BudgetTaken::Until { budget, at } => {
                 let of = budget.split(' ').next().unwrap_or_default();
                 return wait(format!("budget of {of}"), at, false);
@@ -146,19 +148,19 @@ impl Domains {
         })
     }
 
-    /// No authority has an order left: the order waits, and nothing was sent.
+    /// No CA has an order left: the order waits, and nothing was sent.
     async fn wait(&self, mut domain: DomainRecord, wait: Wait) -> Result<(), DomainsError> {
         let Wait { authority, detail, until, .. } = wait;
         self.metrics.ordered(&authority, "waits");
         let until = schedule::to_second(until);
-        let state = if domain.not_after.is_some() { domain.state } else { DomainState::Queued };
-        self.enter(&mut domain, state, &Reason::Other(OtherReason::CaLimited { authority, detail, until }));
+        let reason = Reason::Other(OtherReason::CaLimited { authority, detail, until });
+        self.transition(&mut domain, Cause::OrderWaits, &reason);
         domain.next_at = until;
-        self.write(&domain, &[]).await
+        self.release(&domain, &[]).await
     }
 }
 
-/// The words of an authority about its limit, if this host got them.
+/// What the CA said about its limit, if it said it about this host.
 fn limit_of(domain: &DomainRecord, name: &str) -> String {
     match Reason::read(&domain.reason) {
         Reason::Other(OtherReason::CaLimited { authority, detail, .. })

@@ -1,11 +1,10 @@
-//! The budgets of an order at an authority, of which a fifth is kept for renewals, and the limits that an authority has named
-//! itself.
+//! The budgets of an order at a CA: one fifth is reserved for renewals. Also the limits that a CA reported.
 //!
-//! All accounts have the orders of an authority together: each takes at most as many as it leaves. Certificates of a registered
-//! domain and of a host are counted by the authority as soon as they are issued, so an order without one gives its place back.
+//! All accounts share the orders of a CA: each may use at most as many as it leaves to the others. A CA counts certificates
+//! of a registered domain and of a host when it issues them, so an order that ends without one gives its share back.
 //!
-//! A budget is counted here, and a limit is what the authority answered: no order before this instant, new or not. It is
-//! stored as a budget of one order that is used up until then, so every node knows it.
+//! A budget is counted here; a limit is what the CA responded: no order before an instant, new or not. It is stored as a
+//! budget of one order that is used up until then, so every node knows it.
 
 use std::time::Duration;
 
@@ -15,16 +14,15 @@ use crate::config::AuthorityLimits;
 use crate::store::registry::{Budget, DomainRecord};
 use crate::store::{Registry, StoreError};
 
-/// The part of a budget that is kept for renewals: one fifth.
+/// The part of a budget that is reserved for renewals: one fifth.
 ///
 /// Larger: new domains wait for longer. Smaller: renewals may find nothing left after many domains were added at once.
 const RESERVED: u32 = 5;
 
-/// How many failed validations of a host an authority allows in an hour, by far the strictest known.
+/// How many failed validations of a host a CA allows in an hour: the strictest known limit by far.
 const FAILURES: u32 = 5;
 
-/// The refill period of a limit, which is always exhausted until the instant that the authority named: the longest time that
-/// counts.
+/// The refill period of a limit, which is always exhausted until the instant that the CA named: the longest time that counts.
 const LIMIT: Duration = DomainRecord::LONGEST_PAUSE;
 
 const WEEK: Duration = Duration::from_hours(7 * 24);
@@ -44,7 +42,7 @@ fn budget(name: String, capacity: u32, period: Duration, order: Order) -> Budget
     Budget { name, capacity, period, reserve, account: None }
 }
 
-/// The budget of all orders at an authority.
+/// The budget of all orders at a CA.
 pub(super) fn orders(authority: &str, limits: AuthorityLimits, order: Order) -> Budget {
     budget(format!("orders {authority}"), limits.orders, Duration::from_hours(3), order)
 }
@@ -54,17 +52,17 @@ pub(super) fn failures(authority: &str, host: &str) -> Budget {
     budget(format!("failures {authority} {host}"), FAILURES, Duration::from_hours(1), Order::Renewal)
 }
 
-/// The limit that an authority named for all orders.
+/// The limit that a CA named for all orders.
 pub(super) fn limit(authority: &str) -> Budget {
     budget(format!("limit {authority}"), 1, LIMIT, Order::Renewal)
 }
 
-/// The limit that an authority named for a host.
+/// The limit that a CA named for a host.
 pub(super) fn limit_of_host(authority: &str, host: &str) -> Budget {
     budget(format!("limit {authority} {host}"), 1, LIMIT, Order::Renewal)
 }
 
-/// How many orders an authority allows now, and from when on there is one if there is none.
+/// How many orders a CA allows now; if none, when it allows the next one.
 pub(super) async fn orders_left(
     registry: &Registry,
     authority: &str,
@@ -76,12 +74,12 @@ pub(super) async fn orders_left(
     Ok(if limited_until.is_some() { (0, limited_until.max(free_at)) } else { (left, free_at) })
 }
 
-/// What an account has used of the orders at an authority.
+/// What an account has used of the orders at a CA.
 pub(super) fn used_by(authority: &str, slug: &str) -> String {
     format!("orders {authority} of {slug}")
 }
 
-/// Every budget that an order takes a token of. `account`: what it has used; an account that is alone may use up all.
+/// Every budget that an order uses. `account`: its share; an only account may use up all.
 pub(super) fn of_order(
     authority: &str,
     limits: AuthorityLimits,
@@ -94,14 +92,14 @@ pub(super) fn of_order(
     budgets
 }
 
-/// The budgets of certificates that are issued.
+/// The budgets of issued certificates.
 pub(super) fn of_certificates(authority: &str, limits: AuthorityLimits, host: &str, order: Order) -> Vec<Budget> {
     let of_domain = limits.per_domain.map(|most| (format!("domain {authority} {}", registered(host)), most));
     let of_host = limits.per_host.map(|most| (format!("host {authority} {host}"), most));
     of_domain.into_iter().chain(of_host).map(|(name, most)| budget(name, most, WEEK, order)).collect()
 }
 
-/// The registered domain of a host: the public suffix and one label more.
+/// The registered domain of a host: the public suffix and one more label.
 fn registered(host: &str) -> &str {
     psl::domain_str(host).unwrap_or(host)
 }

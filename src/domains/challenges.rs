@@ -1,48 +1,31 @@
-//! Answers the authorities that verify a host, on any node.
+//! Responds to the CAs that verify a host, on any node.
 //!
-//! HTTP-01 needs only the account key: a token becomes its answer without shared state. That is safe, since a token is of
-//! use only for orders of this account. TLS-ALPN-01 needs the token of the order, which is in the row of the domain; it is
-//! looked up for handshakes with that protocol only, at most once a second for each host.
+//! HTTP-01 needs only the account key: the response is computed from the token without shared state. That is safe, since a
+//! token only works for orders of this account. TLS-ALPN-01 needs the token of the order, which is in the row of the domain;
+//! it is looked up for handshakes with that protocol only, at most once a second for each host.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use moka::future::Cache;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::sign::SingleCertAndKey;
 
-use super::Domains;
 use super::orders::PendingOrder;
+use super::shared::Domains;
 use crate::acme::{ChallengeKind, HTTP_PATH, TLS_ALPN_PROTOCOL, tls_alpn_certificate};
 use crate::host::HostName;
 
-/// For how long an answer to TLS-ALPN-01, or that there is none, is remembered.
-///
-/// Larger: a challenge is answered later than the authority asks. Smaller: strangers cause more statements.
-const REMEMBERED: Duration = Duration::from_secs(1);
-
-/// How many of them are remembered.
-const MAX_REMEMBERED: u64 = 1_000;
-
-/// What was found for the hosts of handshakes with TLS-ALPN-01.
-pub(super) type TlsAlpnAnswers = Cache<HostName, Option<Arc<ServerConfig>>>;
-
-pub(super) fn no_answers() -> TlsAlpnAnswers {
-    Cache::builder().max_capacity(MAX_REMEMBERED).time_to_live(REMEMBERED).build()
-}
-
 impl Domains {
-    /// The document at a path for HTTP-01. `None` if it is no such path, or no tenant has the host.
-    pub async fn answer_http(&self, host: &HostName, path: &str) -> Option<String> {
+    /// The document at a path for HTTP-01. `None` if it is another path, or no tenant has the host.
+    pub async fn http_response(&self, host: &HostName, path: &str) -> Option<String> {
         let token = path.strip_prefix(HTTP_PATH)?;
         self.directory.load().config_at(host)?;
         let (_, client) = self.client().await.ok()??;
         client.account_key().key_authorization(token)
     }
 
-    /// How to answer a handshake for TLS-ALPN-01. `None` if no order of this host waits for one.
-    pub async fn answer_tls_alpn(&self, host: &HostName) -> Option<Arc<ServerConfig>> {
+    /// How to respond to a handshake for TLS-ALPN-01. `None` if no order of this host waits for one.
+    pub async fn tls_alpn_response(&self, host: &HostName) -> Option<Arc<ServerConfig>> {
         self.directory.load().config_at(host)?;
         self.tls_alpn.get_with_by_ref(host, self.find_tls_alpn(host)).await
     }

@@ -1,6 +1,6 @@
-//! Adds a domain to a tenant, and waits for the first look at it: for the operator API and for commands alike.
+//! Adds a domain to a tenant, and waits for its first check: for the operator API and for commands alike.
 //!
-//! [`crate::registry::editing`] has checked the host. Here the registry decides whose it is.
+//! [`crate::registry::editing`] has validated the host. Here the registry decides which tenant gets it.
 
 use std::time::Duration;
 
@@ -13,34 +13,34 @@ use crate::host::HostName;
 use crate::store::registry::{AskedCheck, DomainAdded, DomainRecord, DomainState, Requester, WriteRefused};
 use crate::store::{Registry, StoreError};
 
-/// How often a domain is read while a look at it is awaited.
+/// How often a domain is read while its check is awaited.
 ///
-/// Larger: answers come later. Smaller: more statements.
+/// Larger: responses come later. Smaller: more statements.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What became of adding a domain.
+/// The outcome of adding a domain.
 #[derive(Clone, Debug)]
 pub struct Claimed {
-    /// Whose it is.
+    /// Which tenant has it.
     pub claim: DomainClaim,
     /// The row of the domain and the tenant, if there is one.
     pub domain: Option<DomainRecord>,
-    /// The first look at it, for [`await_look`].
+    /// Its first check, for [`await_check`].
     pub first_look: AskedCheck,
 }
 
-/// Whose a domain is that was to be added.
+/// Which tenant has a domain that was to be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DomainClaim {
     /// It is new, and has to be proved. The tenant is at this revision.
     Added(i64),
     /// The tenant had it already, at this revision.
     Same(i64),
-    /// Another tenant has proved it, until a proof moves it.
+    /// Another tenant has proved it, and has it until a proof moves it.
     Contested,
     /// Another tenant has it in its table, where no proof moves it.
     Taken {
-        /// Whose it is.
+        /// Which tenant has it.
         owner: String,
     },
     /// There is no such tenant in the registry.
@@ -72,7 +72,7 @@ pub async fn claim(registry: &Registry, slug: &str, host: &HostName) -> Result<C
     Ok(Claimed { claim, domain, first_look: AskedCheck::after(before.and_then(|before| before.checked_at)) })
 }
 
-/// What a look at the row of a tenant that contests a domain will find, before the first one.
+/// What a check of a contested domain will find, before the first check.
 fn contest(domain: &mut DomainRecord) {
     if Reason::read(&domain.reason).is_empty() {
         let record = proof_record(&domain.host, &domain.proof);
@@ -85,7 +85,7 @@ async fn find(registry: &Registry, host: &HostName, slug: &str) -> Result<Option
     Ok(rows.into_iter().find(|row| row.slug == slug))
 }
 
-/// The row of a host: that of a tenant, or else that of the owner, or else the oldest. None if it was removed.
+/// The row of a host: that of a tenant, or else that of the owner, or else the oldest. `None` if it was removed.
 ///
 /// # Errors
 /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -108,12 +108,12 @@ pub async fn chosen(
     }))
 }
 
-/// Waits until a check is done, or at most for a time. Returns the row of the domain, if it is still there, and whether it was
-/// looked at.
+/// Waits until a check is done, or at most for a time. Returns the row of the domain, if it still exists, and whether it was
+/// checked.
 ///
 /// # Errors
 /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-pub async fn await_look(
+pub async fn await_check(
     registry: &Registry,
     host: &HostName,
     slug: &str,

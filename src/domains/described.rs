@@ -7,7 +7,7 @@ use crate::config::DomainsConfig;
 use crate::dns::Record;
 use crate::store::registry::{DomainRecord, DomainState, RegistryEvent};
 
-/// What has a host: it was added as a domain, or the table of its tenant has it.
+/// Where a host comes from: it was added as a domain, or the table of its tenant lists it.
 const ADDED: &str = "domain";
 const TABLE: &str = "table";
 
@@ -33,7 +33,7 @@ pub fn describe(domain: &DomainRecord, config: &DomainsConfig) -> Value {
     })
 }
 
-/// A host of a table that has no row: a file gives it a certificate, or no node has looked at it yet.
+/// A host of a table that has no row: it has a certificate file, or no node has created its row yet.
 #[must_use]
 pub fn describe_unwatched(host: &str, slug: &str) -> Value {
     json!({
@@ -77,7 +77,7 @@ fn record(record: &Record) -> Value {
     })
 }
 
-/// What a TXT record has to be for a domain that is claimed now.
+/// The value of the TXT record that proves a new claim.
 #[must_use]
 pub fn new_proof() -> String {
     format!("formgate-{:032x}", rand::random::<u128>())

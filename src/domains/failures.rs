@@ -1,36 +1,38 @@
-//! What becomes of a domain whose order failed, by whose fault it is.
+//! What follows a failed order, depending on whose fault it is.
 //!
-//! After a fault of the host, the back-off grows, and the failure counts against the authority's limit of failed validations.
-//! After a fault of the authority, the order is kept, and is retried there or replaced by one at another authority. A rate
-//! limit is written to the registry, so that every node applies it; the next authority is asked at once.
+//! After a fault of the host, the back-off grows, and the failure counts against the CA's limit of failed validations.
+//! After a fault of the CA, the order is kept, and is retried there or replaced by one at another CA. A rate limit is
+//! written to the registry, so that every node applies it; the next CA is asked at once.
 
 use std::time::{Duration, Instant};
 
 use super::budgets::{self, Order};
-use super::life::event;
+use super::error::DomainsError;
 use super::orders::PendingOrder;
 use super::reason::{OtherReason, Reason};
 use super::renewal::Ask;
-use super::{Domains, DomainsError, schedule};
+use super::schedule;
+use super::shared::Domains;
+use super::transition::{Cause, event};
 use crate::acme::{AcmeError, Fault};
 use crate::config::AcmeConfig;
 use crate::host::HostName;
 use crate::store::registry::{DomainRecord, DomainState};
 
-/// When an order that the authority has not finished is advanced again.
+/// How long until an order that the CA has not finished is advanced again.
 const PENDING: Duration = Duration::from_secs(3);
 
-/// When an authority that gives no usable answer is asked again, if it does not say so itself.
+/// How long until a CA without a usable response is asked again, if it does not say so itself.
 ///
-/// Larger: another authority takes over later. Smaller: an authority that is down is asked in vain more often.
+/// Larger: another CA takes over later. Smaller: more requests to a CA that is down.
 const DOWN: Duration = Duration::from_mins(1);
 
-/// When an authority that refused for a rate limit is asked again, if it does not say so itself.
+/// How long until a CA that refused for a rate limit is asked again, if it does not say so itself.
 const LIMITED: Duration = Duration::from_hours(1);
 
-/// How many failures of a renewal count while DNS can't be asked: up to an hour's wait.
+/// How many failures of a renewal count while DNS is unreachable: up to an hour's wait.
 ///
-/// Larger: once DNS answers again, the renewal waits for longer. Smaller: more validations that fail.
+/// Larger: once DNS is reachable again, the renewal waits for longer. Smaller: more validations that fail.
 const UNASKED_FAILURES: i64 = 3;
 
 impl Domains {
@@ -51,17 +53,17 @@ impl Domains {
         }
         if let AcmeError::Pending { until } = error {
             domain.next_at = until.unwrap_or(now + PENDING).max(now + PENDING);
-            return self.write(&domain, &[]).await;
+            return self.release(&domain, &[]).await;
         }
         self.metrics.ordered(&name, if error.fault() == Fault::Host { "refused" } else { "failed" });
         let registry = self.registry().await?;
         let pending = PendingOrder::read(&domain);
         let is_exempt = pending.as_ref().is_some_and(|pending| pending.is_exempt);
         let has_order = pending.as_ref().is_some_and(|pending| pending.url.is_some());
-        // What this node could not look at may be what the authority found.
+        // The CA may have found what this node could not check.
         let unasked = pending.and_then(|pending| pending.unasked).filter(|_| error.may_be_dns());
         let has_others = acme.requests.authorities.len() > 1;
-        let mut goes_on = false;
+        let mut is_tried_at_once = false;
         let mut until = error.until().map(|at| self.by_registry(at));
         match error.fault() {
             Fault::Host => {
@@ -77,9 +79,9 @@ impl Domains {
             Fault::Authority | Fault::Operator => {
                 if self.breakers.note_fault(authority, Instant::now()) {
                     let others = acme.requests.authorities.len() - 1;
-                    tracing::error!(authority = name, cause = %error, others, "the authority can't be used");
-                    // Another one is asked now.
-                    goes_on = has_others;
+                    tracing::error!(authority = name, cause = %error, others, "the CA can't be used");
+                    // Another CA is asked now.
+                    is_tried_at_once = has_others;
                 }
                 if self.breakers.is_open(authority, Instant::now()) || !has_order {
                     domain.pending = None;
@@ -97,7 +99,7 @@ impl Domains {
                     };
                     registry.exhaust_budget(&limit, at).await?;
                     until = Some(at);
-                    goes_on = has_others;
+                    is_tried_at_once = has_others;
                 } else {
                     domain.failures += 1;
                     let wait = if domain.failures == 1 { PENDING } else { schedule::back_off(domain.failures) };
@@ -111,29 +113,23 @@ impl Domains {
         }
         let until = schedule::to_second(until.unwrap_or(now + DOWN));
         let reason = match &unasked {
-            None => Reason::of_authority(&name, &domain.host, &error, until),
+            None => Reason::of_ca(&name, &domain.host, &error, until),
             Some(cause) => {
-                let detail = format!("{cause}; the authority {name}: {error}");
+                let detail = format!("{cause}; the CA {name}: {error}");
                 Reason::Other(OtherReason::DnsDown { detail, until, records: Vec::new() })
             }
         };
+        let is_of_host = error.fault() == Fault::Host && unasked.is_none();
+        let was_failing = domain.state == DomainState::Failing;
+        self.transition(&mut domain, if is_of_host { Cause::HostFailed } else { Cause::OrderFailed }, &reason);
         let mut events = Vec::new();
-        let state = match (domain.not_after, error.fault()) {
-            (None, _) => DomainState::Queued,
-            (Some(_), Fault::Host) if unasked.is_none() => {
-                if domain.state != DomainState::Failing {
-                    events.push("domain.failing");
-                }
-                DomainState::Failing
-            }
-            (Some(_), _) => domain.state,
-        };
-        self.enter(&mut domain, state, &reason);
-        let mut events: Vec<_> = events.into_iter().map(|kind| event(kind, &domain)).collect();
+        if is_of_host && domain.not_after.is_some() && !was_failing {
+            events.push(event("domain.failing", &domain));
+        }
         if domain.not_after.is_some() {
             events.extend(self.plan_renewal(&mut domain, host, Ask::NotAgain).await?);
         }
-        domain.next_at = if goes_on { now } else { until };
-        self.write(&domain, &events).await
+        domain.next_at = if is_tried_at_once { now } else { until };
+        self.release(&domain, &events).await
     }
 }

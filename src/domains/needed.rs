@@ -1,20 +1,22 @@
-//! Which hosts have a life of their own: those of every tenant that no file gives a certificate.
+//! Which hosts formgate obtains certificates for: those without a certificate file.
 //!
 //! The tables of tenants also win over claims of others that are not proved: [`super::life`] ends these.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Domains, DomainsError, new_proof};
+use super::described::new_proof;
+use super::error::DomainsError;
+use super::shared::Domains;
 use crate::host::HostName;
 use crate::tenant::Directory;
 
-/// How many rows are made in one statement.
+/// How many rows one statement creates.
 ///
 /// Larger: a longer transaction. Smaller: more of them.
 const AT_ONCE: usize = 500;
 
-/// The hosts of tables for which this node has made rows.
+/// The hosts of tables for which this node has created rows.
 #[derive(Debug, Default)]
 pub(super) struct Needed {
     /// With their tenants, and whether each needs a certificate.
@@ -24,15 +26,15 @@ pub(super) struct Needed {
 }
 
 impl Needed {
-    /// Forgets them: rows are made again where they are missing, as after a restore of the registry.
+    /// Forgets them: missing rows are created again, as after a restore of the registry.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// Makes rows for the hosts that need one and have none yet, and has claims of others to new hosts of tables checked.
-    /// Domains that were added have their rows. Costs what has changed in the directory, unless it was made anew by a reload of
-    /// the files: then the certificate of the gateway may cover other hosts.
-    pub(super) async fn make(&mut self, domains: &Domains, directory: &Arc<Directory>) -> Result<(), DomainsError> {
+    /// Creates rows for the hosts that need one and have none yet, and schedules checks of other tenants' claims to new hosts
+    /// of tables. Domains that were added have their rows. Costs as much as has changed in the directory, unless a reload of
+    /// the files has replaced it: then the certificate of the gateway may cover other hosts.
+    pub(super) async fn create(&mut self, domains: &Domains, directory: &Arc<Directory>) -> Result<(), DomainsError> {
         let all = std::mem::take(&mut self.known);
         let (before, mut known, mut had) = match self.seen.take() {
             Some(seen) if Arc::ptr_eq(&seen, directory) => {

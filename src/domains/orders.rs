@@ -1,8 +1,8 @@
 //! Obtains the certificate of a domain.
 //!
-//! Owns what is written before which step. The key, the request and the authority are in the row before the order is
-//! opened, and its URL before it is advanced: a node that takes over a lease goes on with the same order. `beginning` has
-//! written the row, and taken the budgets in the same transaction.
+//! Owns what is written before which step. The row has the key, the request and the CA before the order is opened, and its
+//! URL before it is advanced: a node that takes over the lease resumes the same order. `beginning` has written the row, and
+//! used the budgets in the same transaction.
 
 use std::time::Duration;
 
@@ -16,11 +16,13 @@ use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
 use super::budgets::{self, Order};
-use super::life::event;
+use super::error::DomainsError;
 use super::reason::Reason;
 use super::renewal::spread;
-use super::{Domains, DomainsError, schedule};
-use crate::acme::{Acme, AcmeError, Challenge, ChallengeKind, Checkpoint, IssuedChain, Stop, certificate_id};
+use super::schedule;
+use super::shared::Domains;
+use super::transition::{Cause, event};
+use crate::acme::{Acme, AcmeError, Challenge, ChallengeKind, Checkpoint, IssuedChain, LeaseLost, certificate_id};
 use crate::certificate::{self, Certificate};
 use crate::config::AcmeConfig;
 use crate::host::HostName;
@@ -30,23 +32,23 @@ use crate::store::registry::{
 };
 use crate::store::with_causes;
 
-/// How often a lease is kept while an authority works.
+/// How often a lease is renewed while a CA works.
 const KEEP_INTERVAL: Duration = Duration::from_secs(15);
 
-/// How often storing a certificate that was issued is tried while the registry is away. Then the order stays in its row,
-/// and a later node downloads the same certificate.
+/// How many times storing an issued certificate is tried while the registry is unavailable. After that the order stays in
+/// its row, and a later node downloads the same certificate.
 const STORE_TRIES: u32 = 20;
 
 /// How long a node does not lease an order whose key only another node can open, plus up to a fifth. Without the random part,
-/// the end would coincide with this node's own look, so it would always take the lease first.
+/// the end would coincide with this node's own poll, so it would always take the lease first.
 ///
-/// Larger: the other node goes on later. Smaller: this one takes the row more often in vain.
+/// Larger: the other node resumes the order later. Smaller: this node leases the row more often for nothing.
 const LEAVE: Duration = Duration::from_secs(5);
 
-/// An order under way, as a row stores it.
+/// A pending order, as a row stores it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct PendingOrder {
-    /// The authority.
+    /// The CA.
     pub(super) authority: String,
     /// The private key in PEM, sealed for the host.
     pub(super) key: String,
@@ -55,18 +57,18 @@ pub(super) struct PendingOrder {
     /// The order, once it was opened.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) url: Option<String>,
-    /// The challenge, once the authority is to verify it.
+    /// The challenge, once the CA is to verify it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) challenge: Option<PublishedChallenge>,
-    /// Whether it took nothing of the budgets, since it names the certificate that it replaces.
+    /// Whether it used no budget, since it names the certificate that it replaces.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub(super) is_exempt: bool,
-    /// Why DNS could not be asked before it.
+    /// Why DNS was unreachable before it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) unasked: Option<String>,
 }
 
-/// A challenge that any node answers.
+/// A challenge that any node responds to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct PublishedChallenge {
     pub(super) kind: ChallengeKind,
@@ -84,18 +86,18 @@ impl PendingOrder {
 }
 
 impl Domains {
-    /// Goes on with the order of a row, wherever it is.
-    pub(super) async fn go_on(&self, mut domain: DomainRecord, host: &HostName) -> Result<(), DomainsError> {
+    /// Resumes the pending order of a row.
+    pub(super) async fn resume_order(&self, mut domain: DomainRecord, host: &HostName) -> Result<(), DomainsError> {
         let Some((acme, client)) = self.client().await? else { return Ok(()) };
         let known = PendingOrder::read(&domain).and_then(|pending| {
-            let at = client.authorities().iter().position(|authority| authority.name == pending.authority)?;
+            let at = client.authorities().iter().position(|ca| ca.name == pending.authority)?;
             Some((pending, at))
         });
         let Some((pending, authority)) = known else {
-            // Of a configuration that has this authority no more.
+            // The CA is no longer configured.
             domain.pending = None;
             domain.next_at = self.now();
-            return self.write(&domain, &[]).await;
+            return self.release(&domain, &[]).await;
         };
         let key = match acme.seals.open(&pending.key, host.as_str()) {
             Ok(key) => Zeroizing::new(key),
@@ -121,8 +123,8 @@ impl Domains {
         }
     }
 
-    /// The key of an order can't be opened. If a live node has the key that sealed it, that one goes on with the order; else
-    /// it can't be finished, and another one takes its place.
+    /// The key of an order can't be opened. If a live node has the key that sealed it, that node resumes the order; else it
+    /// can't be finished, and a new order replaces it.
     async fn give_up(
         &self,
         mut domain: DomainRecord,
@@ -137,14 +139,14 @@ impl Domains {
             };
             if self.registry().await?.nodes().await?.iter().any(has_it) {
                 domain.next_at = self.now() + LEAVE.mul_f64(1.0 + rand::random::<f64>() / 5.0);
-                return self.write(&domain, &[]).await;
+                return self.release(&domain, &[]).await;
             }
         }
         let DomainRecord { slug, host, .. } = &domain;
         tracing::warn!(tenant = slug, host, %cause, "the key of an order can't be opened; ordering again");
         domain.pending = None;
         domain.next_at = self.now();
-        self.write(&domain, &[]).await
+        self.release(&domain, &[]).await
     }
 
     /// Opens an order, and writes its URL into the row.
@@ -168,11 +170,11 @@ impl Domains {
             opened => opened?,
         };
         steps.pending.url = Some(opened.url.clone());
-        steps.write().await.map_err(|Stop| AcmeError::Stopped)?;
+        steps.write().await.map_err(|LeaseLost| AcmeError::Stopped)?;
         Ok(opened.url)
     }
 
-    /// Takes the budgets of an order that took nothing because it was to name the certificate which it replaces.
+    /// Uses the budgets of an order that used none because it was to name the certificate that it replaces.
     async fn count_order(&self, authority: usize, steps: &mut Steps<'_>) -> Result<(), AcmeError> {
         let Some(acme) = self.acme.as_ref().filter(|_| steps.pending.is_exempt) else { return Ok(()) };
         let Steps { domain, pending, .. } = steps;
@@ -191,7 +193,7 @@ impl Domains {
         Ok(())
     }
 
-    /// The id of the certificate that an order replaces. Only the authority that issued it knows it.
+    /// The id of the certificate that an order replaces. Only the CA that issued it knows it.
     pub(super) async fn replaced(&self, domain: &DomainRecord, authority: &str) -> Option<String> {
         let record = self.registry().await.ok()?.find_certificate(&domain.host).await.ok()??;
         let is_its_own = record.slug == domain.slug && record.authority == authority;
@@ -199,7 +201,7 @@ impl Domains {
         certificate_id(&CertificateDer::from_pem_slice(pair.chain.as_bytes()).ok()?)
     }
 
-    /// Keeps the lease until it is lost.
+    /// Renews the lease until it is lost.
     async fn keep_lease(&self, domain: &DomainRecord) {
         loop {
             sleep(KEEP_INTERVAL).await;
@@ -210,7 +212,7 @@ impl Domains {
         }
     }
 
-    /// The authority has issued: from here on nothing may lose the certificate.
+    /// The CA has issued the certificate: from here on it must not be lost.
     async fn issued(
         &self,
         mut domain: DomainRecord,
@@ -238,12 +240,12 @@ impl Domains {
         domain.failures = 0;
         domain.is_late = false;
         domain.not_after = Some(not_after);
-        self.enter(&mut domain, DomainState::Live, &Reason::None {});
+        self.transition(&mut domain, Cause::Issued, &Reason::None {});
         let leaf = &certificate.key.cert[0];
         let window = client.renewal_info(authority, leaf).await.ok().flatten();
         let renew_at = schedule::renew_at(not_before, not_after, window.as_ref(), spread(host, not_after));
         domain.renew_at = Some(renew_at);
-        domain.next_at = renew_at.min(self.now() + schedule::LIVE_LOOK);
+        domain.next_at = renew_at.min(self.now() + schedule::LIVE_CHECK);
         let record = CertificateRecord {
             host: domain.host.clone(),
             slug: domain.slug.clone(),
@@ -267,7 +269,7 @@ impl Domains {
         Ok(())
     }
 
-    /// Stores a certificate. Tries for a while when the registry is away.
+    /// Stores a certificate. Retries for a while if the registry is unavailable.
     async fn store(
         &self,
         domain: &DomainRecord,
@@ -286,7 +288,7 @@ impl Domains {
     }
 }
 
-/// What an order does to its row while it advances.
+/// Writes an order into its row while it advances.
 struct Steps<'s> {
     domains: &'s Domains,
     domain: DomainRecord,
@@ -294,25 +296,25 @@ struct Steps<'s> {
 }
 
 impl Steps<'_> {
-    /// Writes the order into the row, and keeps its lease.
-    async fn write(&mut self) -> Result<(), Stop> {
+    /// Writes the order into the row, and keeps the lease.
+    async fn write(&mut self) -> Result<(), LeaseLost> {
         self.domain.pending = self.pending.stored();
-        let registry = self.domains.registry().await.map_err(|_| Stop)?;
+        let registry = self.domains.registry().await.map_err(|_| LeaseLost)?;
         match registry.write_domain(&self.domain, Lease::Keep, &[]).await {
             Ok(true) => Ok(()),
-            Ok(false) | Err(_) => Err(Stop),
+            Ok(false) | Err(_) => Err(LeaseLost),
         }
     }
 }
 
 impl Checkpoint for Steps<'_> {
-    async fn publish(&mut self, challenge: &Challenge) -> Result<(), Stop> {
+    async fn publish(&mut self, challenge: &Challenge) -> Result<(), LeaseLost> {
         let Challenge { kind, token, .. } = challenge;
         self.pending.challenge = Some(PublishedChallenge { kind: *kind, token: token.clone() });
         self.write().await
     }
 
-    async fn before_finalize(&mut self) -> Result<(), Stop> {
+    async fn before_finalize(&mut self) -> Result<(), LeaseLost> {
         self.write().await
     }
 }

@@ -8,19 +8,19 @@ use super::budgets::{self, Order};
 use crate::config::{AcmeConfig, AuthorityLimits};
 use crate::store::{Registry, StoreError};
 
-/// The days of the life of a certificate after which it is renewed, in thirds: two of three.
+/// The part of its life after which a certificate is renewed, in thirds.
 const RENEWED_AFTER: (u64, u64) = (2, 3);
 
-/// What a number of hosts asks of an authority.
+/// What a number of hosts requires of a CA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Certificates.
     pub hosts: u64,
     /// Renewals in a day, rounded up.
     pub renewals_a_day: u64,
-    /// Orders that the authority allows in a day.
+    /// Orders that the CA allows in a day.
     pub orders_a_day: u64,
-    /// Whether the authority counts no renewals, so that they leave all orders for new hosts.
+    /// Whether the CA does not count renewals, which leaves all orders for new hosts.
     pub exempts_renewals: bool,
     /// The time in which all of them are issued the first time.
     pub first_issue: Duration,
@@ -42,14 +42,14 @@ impl Plan {
         }
     }
 
-    /// Whether the authority allows the renewals.
+    /// Whether the CA allows the renewals.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         self.exempts_renewals || self.renewals_a_day <= self.orders_a_day
     }
 }
 
-/// An authority, and what it still allows.
+/// A CA, and what it still allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorityStatus {
     /// Its name in the configuration.
@@ -58,13 +58,13 @@ pub struct AuthorityStatus {
     pub directory: String,
     /// The orders that it allows in three hours.
     pub orders: u32,
-    /// Those that are left now.
+    /// The orders that are left now.
     pub left: u32,
-    /// From when on there is one, if none is left for a new domain.
+    /// When the next one is allowed, if none is left for a new domain.
     pub free_at: Option<Timestamp>,
 }
 
-/// What each authority still allows.
+/// What each CA still allows.
 ///
 /// # Errors
 /// [`StoreError::Unavailable`], [`StoreError::Statement`].

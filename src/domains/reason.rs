@@ -1,11 +1,11 @@
-//! What is wrong with a domain: one reason, and one next step, in the same words everywhere.
+//! What is wrong with a domain: one reason, which is a code and its arguments. [`super::steps`] says what to do.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::acme::{AcmeError, ChallengeKind};
 use crate::config::DomainsConfig;
-use crate::dns::{Action, DnsFault, Kind, Record, imperative, wanted};
+use crate::dns::{Action, DnsFault, Kind, Record, wanted};
 use crate::host::HostName;
 use crate::store::registry::{DomainProof, DomainRecord, DomainState};
 
@@ -15,7 +15,7 @@ const PROOF_LABEL: &str = "_formgate";
 /// The name of [`OtherReason::DnsDown`].
 pub(super) const DNS_DOWN: &str = "dns_down";
 
-/// What is wrong with a domain. Stored as a JSON object, `{}` if nothing is, as far as is known.
+/// What is wrong with a domain. Stored as a JSON object: `{}` if nothing is known to be wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Reason {
@@ -31,11 +31,11 @@ pub enum Reason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum OtherReason {
-    /// No node has looked at it. Never stored: [`Reason::of`] derives it.
+    /// No node has checked it. Never stored: [`Reason::of`] derives it.
     NotCheckedYet {
         /// The host.
         host: String,
-        /// The records that lead it here, as far as the configuration has them.
+        /// The records that point it here, as far as the configuration has them.
         records: Vec<Record>,
     },
     /// Its certificate has expired, and nothing else is known to be wrong. Never stored: [`Reason::of`] derives it.
@@ -43,13 +43,13 @@ pub enum OtherReason {
         /// When.
         at: Timestamp,
     },
-    /// DNS could not be asked. What was known before still holds, so the state does not change.
+    /// DNS was unreachable. What was known before still holds, so the state does not change.
     DnsDown {
         /// Why not.
         detail: String,
         /// When it is asked again.
         until: Timestamp,
-        /// The records that lead the host here, until it is known whether it has them.
+        /// The records that point the host here, until it is known whether it has them.
         records: Vec<Record>,
     },
     /// Another tenant has it.
@@ -61,42 +61,42 @@ pub enum OtherReason {
     },
     /// The tenant did not prove it in time.
     ClaimExpired {},
-    /// The authority does not issue for it as things are.
+    /// The CA refuses to issue for it.
     CaRefused {
-        /// The authority.
+        /// The CA.
         authority: String,
-        /// Its words.
+        /// What the CA said.
         detail: String,
         /// When it is tried again.
         until: Timestamp,
     },
     /// A budget is used up.
     CaLimited {
-        /// The authority.
+        /// The CA.
         authority: String,
-        /// Which budget, or the authority's words.
+        /// Which budget, or what the CA said.
         detail: String,
         /// When it is tried again.
         until: Timestamp,
     },
-    /// The authority gives no usable answer.
+    /// The CA gives no usable response.
     CaDown {
-        /// The authority.
+        /// The CA.
         authority: String,
         /// What is wrong with it.
         detail: String,
         /// When it is tried again.
         until: Timestamp,
     },
-    /// The authority could not connect to the host.
+    /// The CA could not connect to the host.
     Unreachable {
-        /// The authority.
+        /// The CA.
         authority: String,
         /// The host.
         host: String,
         /// The challenge that it wanted to verify.
         challenge: ChallengeKind,
-        /// Its words.
+        /// What the CA said.
         detail: String,
         /// When it is tried again.
         until: Timestamp,
@@ -110,7 +110,7 @@ impl Reason {
         serde_json::to_string(self).expect("texts and numbers are always JSON")
     }
 
-    /// Reads what a row stores. A reason of another version is none.
+    /// Reads what a row stores. A reason of another version reads as nothing wrong.
     #[must_use]
     pub fn read(stored: &str) -> Self {
         serde_json::from_str(stored).unwrap_or(Self::None {})
@@ -120,7 +120,7 @@ impl Reason {
     #[must_use]
     pub fn of(domain: &DomainRecord, config: Option<&DomainsConfig>) -> Self {
         let stored = Self::read(&domain.reason);
-        // A look moves a row out of this state or gives it a reason.
+        // A check moves a row out of this state or gives it a reason.
         if domain.state == DomainState::Claimed && stored.is_empty() {
             let label = config.and_then(|config| own_label(domain, config));
             return Self::not_checked_yet(&domain.host, label.as_ref(), config);
@@ -134,16 +134,16 @@ impl Reason {
         stored
     }
 
-    /// The reason of a host of a tenant that no node has looked at.
+    /// The reason of a host of a tenant that no node has checked.
     #[must_use]
     pub fn not_checked_yet(host: &str, own_label: Option<&HostName>, config: Option<&DomainsConfig>) -> Self {
         let records = config.map_or_else(Vec::new, |config| records_to_set(host, own_label, config));
         Self::Other(OtherReason::NotCheckedYet { host: host.to_owned(), records })
     }
 
-    /// The reason of an error of an authority.
+    /// The reason of an error of a CA.
     #[must_use]
-    pub fn of_authority(authority: &str, host: &str, error: &AcmeError, until: Timestamp) -> Self {
+    pub fn of_ca(authority: &str, host: &str, error: &AcmeError, until: Timestamp) -> Self {
         let (authority, detail) = (authority.to_owned(), error.to_string());
         Self::Other(match error {
             AcmeError::Refused { .. } => OtherReason::CaRefused { authority, detail, until },
@@ -179,72 +179,6 @@ impl Reason {
         self.name().is_empty()
     }
 
-    /// What to do, in a sentence; empty if nothing is wrong.
-    #[must_use]
-    pub fn next_step(&self) -> String {
-        let at = |until: &Timestamp| until.strftime("%Y-%m-%d %H:%M:%S UTC");
-        match self {
-            Self::None {} => String::new(),
-            Self::Dns(fault) => fault.next_step(),
-            Self::Other(OtherReason::NotCheckedYet { host, records }) if records.is_empty() => format!(
-                "Add an A or AAAA record for `{host}` with the address of this gateway. A running node checks it soon"
-            ),
-            Self::Other(OtherReason::NotCheckedYet { records, .. }) => {
-                format!("{} A running node checks it soon", imperative(records))
-            }
-            Self::Other(OtherReason::Expired { at: expired }) => {
-                format!("Nothing to do. The certificate expired at {}. Another one is ordered soon", at(expired))
-            }
-            Self::Other(OtherReason::DnsDown { detail, until, records }) if records.is_empty() => {
-                format!("Nothing to do. DNS can't be asked ({detail}). The next try is at {}", at(until))
-            }
-            Self::Other(OtherReason::DnsDown { detail, until, records }) => format!(
-                "{} It can't be checked now: DNS can't be asked ({detail}). The next try is at {}",
-                imperative(records),
-                at(until)
-            ),
-            Self::Other(OtherReason::Taken { record: None, .. }) => {
-                "Another account has this domain. If it is yours, add it again".to_owned()
-            }
-            Self::Other(OtherReason::ClaimExpired {}) => {
-                "This domain was not proved within 7 days. If it is yours, add it again, and set the records then"
-                    .to_owned()
-            }
-            Self::Other(OtherReason::Taken { record: Some(record), moves_at: None }) => format!(
-                "Another account has this domain. If it is yours, add this record: {record}. It proves that the domain is \
-                 yours, wherever it leads. The domain moves after 72 hours, unless the other account still proves that it \
-                 owns it. It is served once it leads here too"
-            ),
-            Self::Other(OtherReason::Taken { record: Some(record), moves_at: Some(moves_at) }) => format!(
-                "Another account has this domain. Keep this record: {record}. It proves that the domain is yours, wherever it \
-                 leads. The domain moves at {}, unless the other account still proves that it owns it. It is served once it \
-                 leads here too",
-                at(moves_at)
-            ),
-            Self::Other(OtherReason::CaRefused { authority, detail, until }) => {
-                format!("The authority {authority} does not issue: {detail}. The next try is at {}", at(until))
-            }
-            Self::Other(OtherReason::CaLimited { authority, detail, until }) => {
-                format!(
-                    "Nothing to do. The authority {authority} has a limit ({detail}). The next try is at {}",
-                    at(until)
-                )
-            }
-            Self::Other(OtherReason::CaDown { authority, detail, until }) => {
-                format!(
-                    "Nothing to do. The authority {authority} can't be used ({detail}). The next try is at {}",
-                    at(until)
-                )
-            }
-            Self::Other(OtherReason::Unreachable { authority, host, challenge, detail, until }) => format!(
-                "Port {} of {host} must be open: the authority {authority} could not connect ({detail}). The next try is \
-                 at {}",
-                challenge.port(),
-                at(until)
-            ),
-        }
-    }
-
     /// The records to add or to remove.
     #[must_use]
     pub fn records(&self) -> &[Record] {
@@ -262,12 +196,12 @@ pub(super) fn own_label(domain: &DomainRecord, config: &DomainsConfig) -> Option
     config.label(&domain.slug).filter(|_| domain.label_proves)
 }
 
-/// The records that lead a host of a tenant with this label here, as far as the configuration has them.
+/// The records that point a host of a tenant with this label here, as far as the configuration has them.
 pub(super) fn records_to_set(host: &str, own_label: Option<&HostName>, config: &DomainsConfig) -> Vec<Record> {
     wanted(host, None, own_label.or(config.target.as_ref()), &config.addresses)
 }
 
-/// The record that proves a domain: to keep, if the last check has found it, or else to add. None if there is nothing to
+/// The record that proves a domain: to keep, if the last check has found it, or else to add. `None` if there is nothing to
 /// prove: the host is in a table, or the domain is gone.
 #[must_use]
 pub fn proof_of(domain: &DomainRecord, config: &DomainsConfig) -> Option<Record> {
@@ -308,7 +242,7 @@ mod tests {
         let error = AcmeError::Unreachable { challenge: ChallengeKind::Http01, detail: "refused".to_owned() };
         let reasons = [
             Reason::None {},
-            Reason::of_authority("main", "forms.acme.org", &error, until),
+            Reason::of_ca("main", "forms.acme.org", &error, until),
             Reason::Other(OtherReason::DnsDown { detail: "no resolver works".to_owned(), until, records: Vec::new() }),
             Reason::Other(OtherReason::Taken {
                 record: Some(proof_record("forms.acme.org", "x")),
@@ -323,7 +257,7 @@ mod tests {
         }
         assert_eq!(Reason::None {}.stored(), "{}");
         assert_eq!(Reason::read("{\"reason\":\"of a later version\"}"), Reason::None {});
-        let step = Reason::of_authority("main", "forms.acme.org", &error, until).next_step();
+        let step = Reason::of_ca("main", "forms.acme.org", &error, until).next_step();
         assert!(step.starts_with("Port 80 of forms.acme.org must be open"), "{step}");
     }
 }

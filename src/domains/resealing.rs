@@ -1,19 +1,20 @@
-//! Seals the keys of certificates, of orders under way and of the accounts at the authorities with the key that seals now.
+//! Seals the keys of certificates, of pending orders and of the ACME account with the first key of `seal_keys`.
 //!
-//! After that, a key that only opens can be taken out of `seal_keys`. Nodes that seal with another key may store something
-//! meanwhile, so it can be repeated until nothing is found.
+//! Then the other keys can be removed from `seal_keys`. Nodes that still seal with another key may store something in the
+//! meantime, so it can be repeated until nothing is found.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use super::account_key::ACCOUNT;
+use super::error::DomainsError;
 use super::orders::PendingOrder;
-use super::{ACCOUNT, DomainsError};
 use crate::acme::AccountKey;
 use crate::seal::Seals;
 use crate::store::Registry;
 use crate::store::registry::{PAGE, PendingRecord, StoredPair};
 
-/// What was sealed again.
+/// What was resealed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resealed {
     /// How many keys of certificates.
@@ -22,9 +23,9 @@ pub struct Resealed {
     pub orders: u64,
     /// Whether the key of the accounts was one of them.
     pub account: bool,
-    /// The hosts that a node works on at the moment, or that changed meanwhile.
+    /// The hosts that a node works on now, or that changed during this.
     pub busy: Vec<String>,
-    /// What no configured key opens.
+    /// The private keys that no configured key opens.
     pub unopened: Vec<UnopenedKey>,
 }
 
@@ -33,7 +34,7 @@ pub struct Resealed {
 pub struct UnopenedKey {
     /// The host of its certificate or order. `None` for the account key.
     pub host: Option<String>,
-    /// The id of the key that it is sealed with. `None` if that one is configured, and the text is damaged.
+    /// The id of the key that it is sealed with. `None` if that key is configured and the text is damaged.
     pub missing: Option<String>,
 }
 
@@ -44,14 +45,14 @@ impl UnopenedKey {
 }
 
 impl Resealed {
-    /// Whether the key that seals now opens everything.
+    /// Whether the first key opens everything.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.busy.is_empty() && self.unopened.is_empty()
     }
 }
 
-/// Seals with the first of the keys what another one sealed.
+/// Reseals with the first of the keys what another one sealed.
 ///
 /// # Errors
 /// [`DomainsError::Follow`] if the registry can't be used.
@@ -69,7 +70,7 @@ async fn reseal_account(registry: &Registry, seals: &Seals, resealed: &mut Resea
         return Ok(());
     };
     let opened = seals.open(&stored, ACCOUNT).ok();
-    // A key that the authorities would refuse is not written again.
+    // A key that the CAs would refuse is not written again.
     let opened = opened.filter(|text| STANDARD.decode(text).is_ok_and(|key| AccountKey::from_pkcs8(&key).is_ok()));
     match opened {
         Some(text) => {
@@ -122,7 +123,7 @@ async fn reseal_order(
 async fn reseal_certificates(registry: &Registry, seals: &Seals, resealed: &mut Resealed) -> Result<(), DomainsError> {
     let mut after = 0;
     loop {
-        // One that was sealed again has a later revision, and is found to be current.
+        // A certificate that was resealed has a later revision and is skipped.
         let page = registry.certificates(after, i64::MAX, PAGE).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = last.revision;

@@ -1,4 +1,4 @@
-//! When a domain is looked at next, and when its certificate is renewed.
+//! When a domain is checked next, and when its certificate is renewed.
 
 use std::time::Duration;
 
@@ -18,23 +18,23 @@ const BACK_OFF: [Duration; 6] = [
 
 /// How often a domain with wrong records is checked, by its age in that state: often while its owner sets records, and
 /// rarely later.
-const DNS_LOOKS: [(Duration, Duration); 4] = [
+const DNS_CHECKS: [(Duration, Duration); 4] = [
     (Duration::from_mins(10), Duration::from_secs(5)),
     (Duration::from_hours(1), Duration::from_mins(1)),
     (Duration::from_hours(24), Duration::from_mins(10)),
     (Duration::from_hours(30 * 24), Duration::from_hours(1)),
 ];
 
-/// How often a live domain is looked at: most break later.
+/// How often a live domain is checked: records may change later.
 ///
 /// Larger: records that were changed are noticed later, at worst when the certificate can't be renewed. Smaller: more
 /// queries.
-pub(super) const LIVE_LOOK: Duration = Duration::from_hours(24);
+pub(super) const LIVE_CHECK: Duration = Duration::from_hours(24);
 
-/// How often a domain with a certificate whose records became wrong is looked at.
-pub(super) const FAILING_LOOK: Duration = Duration::from_mins(10);
+/// How often a domain is checked that has a certificate and whose records became wrong.
+pub(super) const FAILING_CHECK: Duration = Duration::from_mins(10);
 
-/// When DNS could not be asked: how long until it is asked again.
+/// How long until DNS is asked again after it was unreachable.
 pub(super) const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Below this lifetime, a certificate is renewed when half of it is left.
@@ -53,10 +53,10 @@ pub(super) fn back_off(failures: i64) -> Duration {
 }
 
 /// How long until the next check of a domain whose records have been wrong since an instant.
-pub(super) fn dns_look(since: Timestamp, now: Timestamp) -> Duration {
+pub(super) fn until_dns_check(since: Timestamp, now: Timestamp) -> Duration {
     let age = now.duration_since(since).unsigned_abs();
-    let look = DNS_LOOKS.iter().find(|(until, _)| age < *until);
-    look.map_or(LIVE_LOOK, |(_, look)| *look)
+    let check = DNS_CHECKS.iter().find(|(until, _)| age < *until);
+    check.map_or(LIVE_CHECK, |(_, pause)| *pause)
 }
 
 /// The latest instant at which a certificate is renewed: a third of its life is left, or half of a short one.
@@ -66,7 +66,7 @@ fn latest_renewal(not_before: Timestamp, not_after: Timestamp) -> Timestamp {
     not_after - left
 }
 
-/// When a certificate is renewed: a random instant in the window that its authority suggests, never later than with a
+/// When a certificate is renewed: a random instant in the window that its CA suggests, never later than with a
 /// third of its life left. `random` is between 0 and 1.
 pub(super) fn renew_at(
     not_before: Timestamp,
@@ -141,9 +141,9 @@ mod tests {
     fn tries_become_rare() {
         let minutes: Vec<_> = (0..9).map(|failures| back_off(failures).as_secs() / 60).collect();
         assert_eq!(minutes, [5, 5, 15, 60, 240, 720, 1440, 1440, 1440]);
-        assert_eq!(dns_look(at(0), at(0)), Duration::from_secs(5));
-        assert_eq!(dns_look(at(0), at(2)), Duration::from_mins(10));
-        assert_eq!(dns_look(at(0), at(24 * 365)), LIVE_LOOK);
-        assert_eq!(dns_look(at(1), at(0)), Duration::from_mins(10), "the clock was set back");
+        assert_eq!(until_dns_check(at(0), at(0)), Duration::from_secs(5));
+        assert_eq!(until_dns_check(at(0), at(2)), Duration::from_mins(10));
+        assert_eq!(until_dns_check(at(0), at(24 * 365)), LIVE_CHECK);
+        assert_eq!(until_dns_check(at(1), at(0)), Duration::from_mins(10), "the clock was set back");
     }
 }

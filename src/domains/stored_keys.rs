@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::DomainsError;
+use super::error::DomainsError;
 use crate::seal::Seals;
 use crate::store::Registry;
 use crate::store::registry::SealedBy;
@@ -54,7 +54,7 @@ pub async fn missing_keys(registry: &Registry, seals: &Seals) -> Result<Vec<Miss
     Ok(missing.collect())
 }
 
-/// The live nodes that can't go on after everything is sealed with the first key.
+/// The live nodes that can't continue after everything is resealed with the first key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnreadyNodes {
     /// The names of nodes that don't have it.

@@ -1,21 +1,21 @@
 //! What an account is told of a reason: what its owner can act on, and nothing about the network of the operator.
 //!
 //! An account can claim any host, also a name that only the operator's resolvers know. So it learns neither where these
-//! are, nor what they answer about names of that network, nor why an authority of that network can't be used. An authority
-//! may answer the operator with an address that acts for the operator's account, such as one that ends a pause.
+//! are, nor what they respond about names of that network, nor why a CA of that network can't be used. A CA may send the
+//! operator an address that acts for the operator's account, such as one that ends a pause.
 
 use super::reason::{OtherReason, Reason};
 use crate::dns::{Action, DnsFault, Record};
 use crate::outbound::is_public;
 
-/// Stands for the address of a resolver. Pages have it in their language.
-pub const OF_THIS_GATEWAY: &str = "of this gateway";
+/// Replaces the address of a resolver. Pages show it in their language.
+pub(super) const OF_THIS_GATEWAY: &str = "of this gateway";
 
-/// Stands for why DNS can't be asked.
+/// Replaces the cause for which DNS is unreachable.
 const NO_RESOLVER: &str = "no resolver works";
 
-/// Stands for what is wrong with an authority.
-const NO_ANSWER: &str = "it gives no usable answer";
+/// Replaces what is wrong with a CA.
+const NO_RESPONSE: &str = "it gives no usable response";
 
 /// What a fault calls a resolver in place of a server of the zone.
 const RESOLVER: &str = "the resolver ";
@@ -30,7 +30,7 @@ impl Reason {
                 Self::Other(OtherReason::DnsDown { detail: NO_RESOLVER.to_owned(), until, records })
             }
             Self::Other(OtherReason::CaDown { authority, until, .. }) => {
-                Self::Other(OtherReason::CaDown { authority, detail: NO_ANSWER.to_owned(), until })
+                Self::Other(OtherReason::CaDown { authority, detail: NO_RESPONSE.to_owned(), until })
             }
             Self::Other(OtherReason::CaRefused { authority, detail, until }) => {
                 Self::Other(OtherReason::CaRefused { authority, detail: words_of(&detail), until })
@@ -47,13 +47,13 @@ impl Reason {
     }
 }
 
-/// The words of an authority that can't be a credential. A word with other signs than a sentence has, such as an address of a
-/// page, or with a long mix of letters and digits, is left out; of an address that is written in full, its server is shown.
+/// The words of a CA that can't be a credential. A word with other signs than a sentence has, such as an address of a page,
+/// or with a long mix of letters and digits, is left out; of an address that is written in full, its server is shown.
 fn words_of(detail: &str) -> String {
     let mut told: Vec<String> = Vec::new();
     let mut is_cut = false;
     for word in detail.split_whitespace() {
-        // An address that was broken at a line end goes on in the next word.
+        // An address that was broken at a line end continues in the next word.
         let shown = if is_cut { LEFT_OUT.to_owned() } else { told_word(word) };
         is_cut = word.ends_with(['=', '/', '?', '&', '%', '-']) && word.len() > 1;
         if shown != LEFT_OUT || told.last().is_none_or(|last| last != LEFT_OUT) {
@@ -63,7 +63,7 @@ fn words_of(detail: &str) -> String {
     told.join(" ")
 }
 
-/// Stands for words that are left out.
+/// Replaces words that are left out.
 const LEFT_OUT: &str = "…";
 
 /// How long a mix of letters and digits may be.

@@ -1,19 +1,19 @@
 //! Why a node can't do its work on domains: what readiness reports, and the log says once.
 //!
-//! A fault of the work as a whole stands until the next run succeeds; one of a domain until the same domain is worked on with
-//! success, or for a while: another node may work on it next.
+//! A fault of the work as a whole is reported until the next run succeeds; a fault of a domain until this node advances the
+//! same domain, or for a while: another node may work on it next.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::DomainsError;
+use super::error::DomainsError;
 use crate::registry::MissingRights;
 use crate::store::registry::RegistryUse;
 use crate::store::with_causes;
 
 /// How long a fault of a domain is reported if this node does not work on the domain again.
 ///
-/// Larger: a fault that is gone is reported for longer. Smaller: a fault seems to be gone until the lease of the domain ends.
+/// Larger: a fault that is over is reported for longer. Smaller: a fault seems to be over until the lease of the domain ends.
 const REPORTED: Duration = Duration::from_mins(15);
 
 /// The faults.
@@ -45,7 +45,7 @@ impl Trouble {
         if let Some(cause) = &cause
             && faults.work.is_none()
         {
-            tracing::error!(cause, "domains can't be looked after");
+            tracing::error!(cause, "domain worker failed");
         }
         faults.work = cause;
     }
@@ -56,7 +56,7 @@ impl Trouble {
         match cause(outcome) {
             Some(cause) => {
                 if faults.domain.is_none() {
-                    tracing::error!(cause, host, "a domain can't be looked after");
+                    tracing::error!(cause, host, "could not advance a domain");
                 }
                 faults.domain = Some((host.to_owned(), cause, Instant::now()));
             }
@@ -81,7 +81,7 @@ impl Trouble {
     }
 }
 
-/// That keys can't be opened is logged when it changes, and reported by itself.
+/// The cause of an outcome. Keys that can't be opened are logged and reported elsewhere.
 fn cause(outcome: &Result<(), DomainsError>) -> Option<String> {
     match outcome {
         Ok(()) | Err(DomainsError::Unopened(_) | DomainsError::Damaged) => None,

@@ -1,7 +1,8 @@
-//! The background task that walks domains through their life: takes rows that are due, some at once.
+//! The background task that walks domains through their life: works on rows that are due, several at once.
 //!
-//! `turns` decides what comes next, and this what is begun: a tenant may have a thousand domains, each with name servers that
-//! hang, so some of the work is only for tenants that have little of it, and some only for domains that a person waits for.
+//! `turns` decides which rows are next, and this task which of them begin. A tenant may have a thousand domains whose name
+//! servers hang, so some capacity is reserved for tenants with few running domains, and some for domains that a person waits
+//! for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,22 +12,24 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::task::{self, JoinSet};
 
+use super::budgets;
+use super::error::DomainsError;
 use super::life::Next;
 use super::needed::Needed;
-use super::reason::DNS_DOWN;
-use super::{Domains, DomainsError, Reason, budgets};
+use super::reason::{DNS_DOWN, Reason};
+use super::shared::Domains;
 use crate::background::{Run, Task};
 use crate::store::Registry;
 use crate::store::registry::{DomainCount, DomainFilter, DomainRecord, DomainState, DueDomain, StoredCounts};
 
-/// How often rows that are due are looked for.
+/// How often rows that are due are read.
 ///
-/// Larger: a domain that was added through another node is looked at later. Smaller: more statements.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Larger: a domain that was added through another node is checked later. Smaller: more statements.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How many domains this node works on at once.
 ///
-/// Larger: more connections to authorities and name servers. Smaller: many domains that are added at once wait.
+/// Larger: more connections to CAs and name servers. Smaller: many domains that are added at once wait.
 const AT_ONCE: usize = 16;
 
 /// How many domains of one tenant this node works on while domains of others wait.
@@ -34,33 +37,33 @@ const AT_ONCE: usize = 16;
 /// Larger: a tenant whose name servers hang keeps others waiting. Smaller: tenants take turns more often.
 const SHARE: usize = 4;
 
-/// How many it works on in addition for tenants that have not their share.
+/// How many more domains it works on for tenants below their share.
 ///
-/// Larger: more connections at once. Smaller: next to one that has everything, a tenant waits until one of those is done.
-const KEPT: usize = 4;
+/// Larger: more connections at once. Smaller: while one tenant uses all the rest, others wait until one of its domains is done.
+const RESERVED: usize = 4;
 
-/// How many domains for which a person waits it works on in addition.
+/// How many more domains it works on for which a person waits.
 ///
 /// Larger: more connections at once. Smaller: a person waits for others.
 const ASKED_AT_ONCE: usize = 8;
 
 /// How many rows that are due are read at once.
 ///
-/// Larger: a statement takes longer. Smaller: more statements, and fewer tenants among which chance decides.
+/// Larger: a statement takes longer. Smaller: more statements, and fewer tenants to choose from at random.
 const READ: u32 = 64;
 
-/// How often rows are made for every host, and not only for new ones. A restore of the registry is noticed at once.
+/// How often rows are created for every host, and not only for new ones. A restore of the registry is noticed at once.
 ///
 /// Larger: a host whose row is lost waits for longer. Smaller: each node has more statements that change nothing, some for
 /// every host.
-const MAKE_INTERVAL: Duration = Duration::from_hours(6);
+const CREATE_INTERVAL: Duration = Duration::from_hours(6);
 
-/// How often the rows of budgets are removed that are full.
+/// How often the rows of full budgets are removed.
 ///
-/// Larger: more rows that say nothing. Smaller: more statements.
+/// Larger: more useless rows. Smaller: more statements.
 const FORGET_INTERVAL: Duration = Duration::from_mins(10);
 
-/// How often what was counted for the metrics is read.
+/// How often the stored counts are read for the metrics.
 ///
 /// Larger: metrics and readiness are older. Smaller: more statements.
 const READ_COUNTS_INTERVAL: Duration = Duration::from_secs(5);
@@ -70,14 +73,14 @@ const READ_COUNTS_INTERVAL: Duration = Duration::from_secs(5);
 /// Larger: metrics and readiness are older. Smaller: more work for the registry.
 const COUNT_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Counting takes at most one part in so many of the time.
+/// Counting takes at most this fraction of the time, as a divisor.
 ///
 /// Larger: with very many domains, metrics and readiness are older. Smaller: the registry works more.
 const COUNT_SHARE: u32 = 100;
 
-/// How many domains that fail are named in readiness.
+/// How many failing domains readiness names.
 ///
-/// Larger: a probe that comes every second gets a very large answer. Smaller: fewer faults are visible without the list.
+/// Larger: a probe that runs every second gets a very large response. Smaller: fewer faults are visible without the list.
 const MAX_NAMED: u32 = 100;
 
 /// The task.
@@ -85,8 +88,8 @@ const MAX_NAMED: u32 = 100;
 pub struct DomainWorker {
     domains: Arc<Domains>,
     working: JoinSet<()>,
-    /// What is worked on.
-    begun: HashMap<task::Id, Begun>,
+    /// The domains that are worked on.
+    begun: HashMap<task::Id, Working>,
     /// Rows that are due, the next one first.
     due: Vec<DueDomain>,
     /// Whether there were more of them.
@@ -94,20 +97,20 @@ pub struct DomainWorker {
     /// When they were read.
     read_at: Option<Instant>,
     needed: Needed,
-    /// When rows were made for every host.
-    made_at: Option<Instant>,
+    /// When rows were created for every host.
+    created_at: Option<Instant>,
     /// How often the registry had been restored by then.
     restores: u64,
-    /// When budgets that are full were removed.
+    /// When full budgets were removed.
     forgot_at: Option<Instant>,
     counted_at: Option<Instant>,
 }
 
 /// A domain that is worked on.
 #[derive(Debug)]
-struct Begun {
+struct Working {
     slug: String,
-    /// Whether a person waits for it: until it was looked at, and not for the order that may follow.
+    /// Whether a person waits for it: until it was checked, and not for the order that may follow.
     is_asked: Arc<AtomicBool>,
 }
 
@@ -123,7 +126,7 @@ impl DomainWorker {
             is_more: false,
             read_at: None,
             needed: Needed::default(),
-            made_at: None,
+            created_at: None,
             restores: 0,
             forgot_at: None,
             counted_at: None,
@@ -134,15 +137,15 @@ impl DomainWorker {
         self.domains.trouble.rights.check(self.domains.registry().await?).await?;
         let directory = self.domains.directory.load_full();
         let restores = self.domains.following.restores();
-        if self.made_at.is_none_or(|at| at.elapsed() >= MAKE_INTERVAL) || self.restores != restores {
+        if self.created_at.is_none_or(|at| at.elapsed() >= CREATE_INTERVAL) || self.restores != restores {
             self.needed.forget();
-            (self.made_at, self.restores) = (Some(Instant::now()), restores);
+            (self.created_at, self.restores) = (Some(Instant::now()), restores);
         }
         if self.forgot_at.is_none_or(|at| at.elapsed() >= FORGET_INTERVAL) {
             self.forgot_at = Some(Instant::now());
             self.domains.registry().await?.forget_full_budgets().await?;
         }
-        self.needed.make(&self.domains, &directory).await?;
+        self.needed.create(&self.domains, &directory).await?;
         while let Some(ended) = self.working.try_join_next_with_id() {
             self.ended(ended);
         }
@@ -158,10 +161,10 @@ impl DomainWorker {
         self.begun.remove(&ended.map_or_else(|error| error.id(), |(id, ())| id));
     }
 
-    /// Begins what there is room for. Returns whether anything was begun.
+    /// Begins as many domains as there is capacity for. Returns whether any was begun.
     async fn begin(&mut self) -> Result<bool, DomainsError> {
         let registry = self.domains.registry().await?;
-        let is_old = self.read_at.is_none_or(|at| at.elapsed() >= LOOK_INTERVAL);
+        let is_old = self.read_at.is_none_or(|at| at.elapsed() >= POLL_INTERVAL);
         if is_old || self.is_more && self.due.is_empty() {
             let (now, due) = registry.due_domains(READ).await?;
             self.domains.note_clock(now);
@@ -170,22 +173,22 @@ impl DomainWorker {
         let next = chosen(&mut self.due, self.begun.values());
         let leased = registry.lease_domains(self.domains.following.node().id(), &next).await?;
         let is_begun = !leased.is_empty();
-        // Other nodes were faster: what they have left is read with the next run.
+        // If other nodes were faster, the next run reads what they left.
         self.is_more &= is_begun;
         for domain in leased {
             let domains = Arc::clone(&self.domains);
             let is_asked = next.iter().any(|due| due.is_asked && due.host == domain.host && due.slug == domain.slug);
             let is_asked = Arc::new(AtomicBool::new(is_asked));
-            let begun = Begun { slug: domain.slug.clone(), is_asked: Arc::clone(&is_asked) };
+            let begun = Working { slug: domain.slug.clone(), is_asked: Arc::clone(&is_asked) };
             let task = self.working.spawn(async move {
                 let host = domain.host.clone();
-                let outcome = match domains.look_at(domain).await {
-                    Ok(Next::Nothing) => Ok(()),
+                let outcome = match domains.advance(domain).await {
+                    Ok(Next::Done) => Ok(()),
                     Ok(next) => {
                         if is_asked.swap(false, Ordering::Relaxed) {
-                            domains.look_soon();
+                            domains.wake();
                         }
-                        domains.follow(next).await
+                        domains.proceed(next).await
                     }
                     Err(error) => Err(error),
                 };
@@ -196,7 +199,7 @@ impl DomainWorker {
         Ok(is_begun)
     }
 
-    /// Shows what was counted, and counts if it is time and no other node does.
+    /// Publishes the stored counts, and counts first if it is time and no other node does.
     async fn count(&self) -> Result<(), DomainsError> {
         let (domains, metrics) = (&self.domains, &self.domains.metrics);
         let registry = domains.registry().await?;
@@ -218,15 +221,15 @@ impl DomainWorker {
         domains.failing.store(Arc::new(counts.failing.into_iter().map(|(slug, fault)| (slug.into(), fault)).collect()));
         domains.try_keys(registry).await?;
         let Some(acme) = &domains.acme else { return Ok(()) };
-        for (at, (authority, limits)) in acme.requests.authorities.iter().zip(&acme.limits).enumerate() {
-            let (left, _) = budgets::orders_left(registry, &authority.name, *limits, budgets::Order::Renewal).await?;
-            metrics.authority(&authority.name, left, !domains.breakers.is_open(at, Instant::now()));
+        for (at, (ca, limits)) in acme.requests.authorities.iter().zip(&acme.limits).enumerate() {
+            let (left, _) = budgets::orders_left(registry, &ca.name, *limits, budgets::Order::Renewal).await?;
+            metrics.authority(&ca.name, left, !domains.breakers.is_open(at, Instant::now()));
         }
         Ok(())
     }
 }
 
-/// What one node counts for all.
+/// The counts that one node writes for all.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Counts {
@@ -234,7 +237,7 @@ struct Counts {
     states: Vec<(String, String, i64)>,
     /// Certificates that should have been renewed.
     late: i64,
-    /// The first domains that fail: tenants, with what is wrong.
+    /// The first failing domains: their tenants, with what is wrong.
     failing: Vec<(String, String)>,
 }
 
@@ -260,14 +263,14 @@ impl Task for DomainWorker {
     const NAME: &'static str = "domains";
 
     fn interval(&self) -> Duration {
-        LOOK_INTERVAL
+        POLL_INTERVAL
     }
 
     async fn woken(&mut self) {
         tokio::select! {
             // What changed here may be due now.
             () = self.domains.changed.notified() => self.read_at = None,
-            // There is room for another one.
+            // There is capacity for another domain.
             Some(ended) = self.working.join_next_with_id() => self.ended(ended),
         }
     }
@@ -279,8 +282,8 @@ impl Task for DomainWorker {
     }
 }
 
-/// Takes those out of the rows that are due, in their order, which may be begun beside what is worked on.
-fn chosen<'b>(due: &mut Vec<DueDomain>, begun: impl Iterator<Item = &'b Begun>) -> Vec<DueDomain> {
+/// Removes the rows that may begin now from those that are due, in their order.
+fn chosen<'b>(due: &mut Vec<DueDomain>, begun: impl Iterator<Item = &'b Working>) -> Vec<DueDomain> {
     let (mut asked, mut others) = (0, 0);
     let mut of_tenants: HashMap<String, usize> = HashMap::new();
     for begun in begun {
@@ -289,14 +292,14 @@ fn chosen<'b>(due: &mut Vec<DueDomain>, begun: impl Iterator<Item = &'b Begun>) 
         *of_tenants.entry(begun.slug.clone()).or_default() += 1;
     }
     let mut next = Vec::new();
-    // Those of tenants that have their share come after all others.
+    // Rows of tenants that have reached their share come last.
     for is_beyond in [false, true] {
         let mut left = Vec::with_capacity(due.len());
         for domain in due.drain(..) {
             let of_tenant = of_tenants.entry(domain.slug.clone()).or_default();
             let is_free = match (domain.is_asked, is_beyond) {
                 (true, _) => asked < ASKED_AT_ONCE,
-                (false, false) => others < AT_ONCE + KEPT && *of_tenant < SHARE,
+                (false, false) => others < AT_ONCE + RESERVED && *of_tenant < SHARE,
                 (false, true) => others < AT_ONCE,
             };
             if !is_free {
@@ -332,7 +335,7 @@ mod tests {
         let begun: Vec<_> = chosen(&mut rows, [].iter());
         assert_eq!((begun.len(), rows.len()), (AT_ONCE, 50 - AT_ONCE));
         let begun: Vec<_> =
-            begun.iter().map(|due| Begun { slug: due.slug.clone(), is_asked: Arc::default() }).collect();
+            begun.iter().map(|due| Working { slug: due.slug.clone(), is_asked: Arc::default() }).collect();
         assert!(chosen(&mut rows, begun.iter()).is_empty());
         let mut rows: Vec<_> = many().chain([due("new", "one", false), due("asked", "many", true)]).collect();
         assert_eq!(hosts(&chosen(&mut rows, begun.iter())), ["new", "asked"]);
@@ -350,7 +353,7 @@ mod tests {
     fn a_place_for_those_that_wait_is_free_again_after_the_look() {
         let asked = |n: usize| due(&format!("a{n}"), &format!("t{n}"), true);
         let begun: Vec<_> = (0..ASKED_AT_ONCE)
-            .map(|n| Begun { slug: format!("t{n}"), is_asked: Arc::new(AtomicBool::new(true)) })
+            .map(|n| Working { slug: format!("t{n}"), is_asked: Arc::new(AtomicBool::new(true)) })
             .collect();
         let mut rows = vec![asked(50), asked(51)];
         assert!(chosen(&mut rows, begun.iter()).is_empty());

@@ -120,7 +120,7 @@ impl Certificates {
 
     /// How to answer an authority that verifies a name by a handshake.
     pub(super) async fn answer_authority(&self, name: &HostName) -> Option<Arc<ServerConfig>> {
-        self.domains.get()?.answer_tls_alpn(name).await
+        self.domains.get()?.tls_alpn_response(name).await
     }
 
     /// Whether the gateway's certificate covers a host.

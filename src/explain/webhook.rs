@@ -194,7 +194,7 @@ fn state(found: &InspectedSubscription, tenant: &TenantConfig) -> Finding {
     };
     let form = found.form.map_or("every form".to_owned(), |form| format!("for_{form}"));
     let what = format!("hook_{}: {} of {form} to {}; {}", found.id, event.as_str(), found.target_url, found.state);
-    let reason = found.reason.as_deref().unwrap_or("without a reason");
+    let reason = found.reason.map_or_else(|| "without a reason".to_owned(), |reason| reason.to_string());
     let resume = format!("run `formgate webhook resume --tenant {} {}`", tenant.slug, found.id);
     match found.state.as_str() {
         "active" => Finding::passes(what),
@@ -218,7 +218,7 @@ fn state(found: &InspectedSubscription, tenant: &TenantConfig) -> Finding {
     }
 }
 
-/// The body of a test; none if the submission is gone meanwhile.
+/// The body of a test; `None` if the submission was deleted.
 async fn test_body(
     store: &Store,
     tenant: &TenantConfig,

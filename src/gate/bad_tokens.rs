@@ -3,12 +3,12 @@
 //! A token with a valid checksum that is not cached on this node costs a look-up in the tenant's database, and
 //! invented tokens don't spend any account's budget. So each address (IPv6: each /64) has a token bucket of attempts.
 //! A failed attempt is taken from it. While it is empty, any request that would be refused or looked up gets 429 with
-//! `Retry-After`, without a look-up. All bad tokens still look the same; a good one gets its answer as always.
+//! `Retry-After`, without a look-up. All bad tokens get the same response; a good one is not affected.
 //!
 //! Callers behind the same address as a flood (an office, a cloud's NAT gateway) must not suffer for it. A token that
-//! was valid on this node within the last day is looked up whatever its address did: a flood can't invent such
+//! was valid on this node within the last day is always looked up: a flood can't invent such
 //! tokens. That leaves only a token's first use on this node, while its address floods: its caller waits as
-//! `Retry-After` says. Delaying bad answers instead would hold a permit and memory for each of them.
+//! `Retry-After` says. Delaying the responses to bad tokens instead would hold a permit and memory for each.
 //!
 //! Cookies and links of the administration area are looked up in the same way, and count in the same buckets.
 //!
@@ -34,7 +34,7 @@ const MAX_ADDRESSES: usize = 65_536;
 
 /// How long a token is exempt after it was valid.
 ///
-/// Larger: a revoked token is looked up for longer. Smaller: a caller that makes one request a day has to wait while
+/// Larger: a revoked token is looked up for longer. Smaller: a caller with one request a day has to wait while
 /// its address floods.
 const PROVEN_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -105,7 +105,7 @@ impl BadTokens {
         address.map_or(Ok(()), |address| self.take_at(&mut self.state(), address, Instant::now()))
     }
 
-    /// Begins the look-up of a token, and takes an attempt for it. Taken before rather than after, so that concurrent
+    /// Begins the look-up of a token, and takes an attempt for it. It is taken before the look-up, so that concurrent
     /// requests get no more look-ups than consecutive ones.
     pub(super) fn attempt(
         &self,
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!([0; 4].map(|after| take_as(1, after)), [None, None, None, Some(500)]);
         assert_eq!([400, 500, 500].map(|after| take_as(1, after)), [Some(100), None, Some(500)]);
         assert_eq!([9000; 4].map(|after| take_as(1, after)), [None, None, None, Some(500)], "no more than the burst");
-        assert_eq!(take_as(2, 0), None, "another address has its own");
+        assert_eq!(take_as(2, 0), None, "another address has its own bucket");
     }
 
     #[test]
@@ -263,6 +263,6 @@ mod tests {
         }
         assert_eq!(state.full_at.len(), MAX_ADDRESSES);
         attempts.take_at(&mut state, address(0), now + Duration::from_secs(2)).unwrap();
-        assert_eq!(state.full_at.len(), 1, "those that have their burst again are forgotten");
+        assert_eq!(state.full_at.len(), 1, "full buckets are forgotten");
     }
 }

@@ -78,7 +78,7 @@ impl Gate {
             None => rare::boxed(|| self.learn_account_soon(tenant)).await,
         };
         match account {
-            Some(account) => self.quota.look(account).await,
+            Some(account) => self.quota.peek(account).await,
             None => Budget { limit: tenant.requests_per_minute, remaining: tenant.requests_per_minute },
         }
     }

@@ -1,4 +1,4 @@
-//! The head of a request: which host it is for, and whether the gateway can answer it.
+//! The head of a request: which host it is for, and whether the gateway can respond to it.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -40,7 +40,7 @@ impl From<HeadFault> for Refusal {
 /// Refuses requests that are not for a resource: heads that the edge rejected, `*`, and tunnels (CONNECT).
 ///
 /// # Errors
-/// [`Refusal::InvalidTarget`], and those that a [`HeadFault`] becomes.
+/// [`Refusal::InvalidTarget`], and the refusal of a [`HeadFault`].
 pub fn check_form(head: &request::Parts) -> Result<(), Refusal> {
     if let Some(fault) = head.extensions.get::<HeadFault>() {
         return Err((*fault).into());
@@ -51,7 +51,7 @@ pub fn check_form(head: &request::Parts) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses unknown methods; a route decides which of the known ones it takes. Known are those of HTTP itself (RFC
+/// Refuses unknown methods; a route decides which of the known ones it accepts. Known are the methods of HTTP itself (RFC
 /// 9110, section 9.1, and RFC 5789), and QUERY, which OpenAPI and its tools know.
 ///
 /// # Errors

@@ -43,7 +43,7 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// What a change affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Change {
+pub(super) enum ChangeKind {
     /// Possibly certificate files.
     Certificates,
     /// Possibly the configuration, and certificate files.
@@ -54,7 +54,7 @@ pub(super) enum Change {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FileChanges {
     /// The most that any of them affects.
-    pub(super) most: Change,
+    pub(super) most: ChangeKind,
     /// The files that were written to; `None` if anything else happened, to these or to other files.
     pub(super) written: Option<BTreeSet<PathBuf>>,
 }
@@ -127,7 +127,7 @@ impl FolderWatcher {
             watch_folders(watcher, &folders);
         }
         if changed_since(read_at, path, &folders) {
-            let changed = FileChanges { most: Change::Configuration, written: None };
+            let changed = FileChanges { most: ChangeKind::Configuration, written: None };
             pending.send_if_modified(|pending| pending.note(changed));
         }
         Self { folders, databases, _watcher: watcher, pending, collected: None }
@@ -240,7 +240,7 @@ pub(super) fn fingerprint(path: &Path) -> u64 {
 fn what_changed(event: Event, folders: &WatchedFolders, databases: &HashSet<u64>) -> Option<FileChanges> {
     // Events were lost, and it is unknown which.
     if event.need_rescan() {
-        return Some(FileChanges { most: Change::Configuration, written: None });
+        return Some(FileChanges { most: ChangeKind::Configuration, written: None });
     }
     if matches!(event.kind, EventKind::Access(_)) {
         return None;
@@ -254,7 +254,7 @@ fn what_changed(event: Event, folders: &WatchedFolders, databases: &HashSet<u64>
         let within = |folders: &BTreeSet<PathBuf>| {
             folders.contains(path) || path.parent().is_some_and(|folder| folders.contains(folder))
         };
-        Some(if within(&folders.configuration) { Change::Configuration } else { Change::Certificates })
+        Some(if within(&folders.configuration) { ChangeKind::Configuration } else { ChangeKind::Certificates })
     };
     let most = event.paths.iter().filter_map(changed).max()?;
     let is_written = matches!(event.kind, EventKind::Modify(ModifyKind::Data(_)));
@@ -286,7 +286,7 @@ mod tests {
 
     fn written(files: &[&Path]) -> FileChanges {
         let files = files.iter().map(|file| file.to_path_buf()).collect();
-        FileChanges { most: Change::Configuration, written: Some(files) }
+        FileChanges { most: ChangeKind::Configuration, written: Some(files) }
     }
 
     #[tokio::test]
@@ -310,7 +310,7 @@ mod tests {
 
         fs::rename(&other, folder.path().join("tenants.toml")).unwrap();
         write(&log);
-        assert_eq!(changes.next().await, FileChanges { most: Change::Configuration, written: None });
+        assert_eq!(changes.next().await, FileChanges { most: ChangeKind::Configuration, written: None });
         write(&log);
         assert_eq!(changes.next().await, written(&[&log]));
         changes.ignore([log.clone()].into());
@@ -325,9 +325,9 @@ mod tests {
         let changes = watched(&folder);
         let note = |changed| changes.pending.send_if_modified(|pending| pending.note(changed));
         let file = Path::new("a.log");
-        assert!(note(FileChanges { most: Change::Certificates, written: None }));
+        assert!(note(FileChanges { most: ChangeKind::Certificates, written: None }));
         changes.ignore([file.to_owned()].into());
-        assert_eq!(changes.take(), Some(FileChanges { most: Change::Certificates, written: None }));
+        assert_eq!(changes.take(), Some(FileChanges { most: ChangeKind::Certificates, written: None }));
         assert!(note(written(&[file])));
         assert!(!note(written(&[file])));
         changes.ignore([file.to_owned()].into());

@@ -336,6 +336,6 @@ fn report(found: &InspectedDatabase, before: &InspectedDatabase, names_fault: bo
     let wrong = |found: &InspectedDatabase| found.counted.map_or(0, |(wrong, _)| wrong);
     if wrong(found) > 0 && wrong(found) != wrong(before) {
         let remedy = format!("formgate reindex --tenant {slug}");
-        tracing::warn!(tenant = slug, rows = wrong(found), remedy, "rows that searches read are derived wrongly");
+        tracing::warn!(tenant = slug, rows = wrong(found), remedy, "search tables are inconsistent");
     }
 }

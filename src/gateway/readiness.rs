@@ -118,7 +118,7 @@ impl ReadinessParts {
                 0 => None,
                 count => Some(format!("DNS can't be asked for {count}; check the resolvers")),
             };
-            let trouble = domains.trouble().map(|cause| format!("can't be looked after: {cause}"));
+            let trouble = domains.trouble().map(|cause| format!("can't be checked or renewed: {cause}"));
             let faults = [trouble, Some(failing).filter(|failing| failing != OK), account, unasked];
             let faults: Vec<_> = faults.into_iter().flatten().collect();
             let state = if faults.is_empty() { OK.to_owned() } else { faults.join("; ") };

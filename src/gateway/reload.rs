@@ -126,12 +126,12 @@ impl Reloader {
         let refused = |faults: String| {
             metrics.reloads.with_label_values(&["refused"]).inc();
             metrics.last_reload_successful.set(0);
-            tracing::error!(faults, "the changed configuration is refused; the one before it goes on");
+            tracing::error!(faults, "invalid configuration ignored; the previous one stays in effect");
         };
         let registered = match &self.following {
             Some(following) => {
                 let Some(followed) = following.hold(REGISTRY_LIMIT).await else {
-                    refused("the registry stopped answering while a change of it was read".to_owned());
+                    refused("the registry stopped responding while a change was read".to_owned());
                     return Err(Box::default());
                 };
                 Some(Registered { followed, following: Arc::clone(following) })

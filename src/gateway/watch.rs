@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::changes::{Change, FileChanges, FolderWatcher};
+use super::changes::{ChangeKind, FileChanges, FolderWatcher};
 use super::reload::{RefusedConfig, Reloader, ServedState};
 use crate::background::{self, Run, Task};
 use crate::config::{Config, Sources};
@@ -100,7 +100,7 @@ impl Reload {
     /// Whether a change requires a reload. If only certificates may have changed, they are compared with their files
     /// instead.
     async fn is_reload_due(&mut self, changed: FileChanges) -> bool {
-        if changed.most != Change::Certificates && !are_unchanged(&self.sources).await {
+        if changed.most != ChangeKind::Certificates && !are_unchanged(&self.sources).await {
             return true;
         }
         match changed.written {

@@ -80,7 +80,7 @@ impl NotADomain {
             }
             Self::NumericEnd => "the last label is not a number",
             Self::NotInCertificates => {
-                "no authority issues for a label with an underscore, or with a hyphen at its beginning or end"
+                "no CA issues for a label with an underscore, or with a hyphen at its beginning or end"
             }
             Self::PublicSuffix => "it is a public suffix: others register domains below it",
         })

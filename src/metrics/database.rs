@@ -123,7 +123,7 @@ impl DatabaseMetrics {
             ),
             breakers_open: registrar.gauge(
                 "formgate_database_breakers_open",
-                "Tenants whose callers are refused since their database does not work.",
+                "Tenants whose callers are refused because their database fails.",
             ),
             breaker_trips: registrar
                 .counter("formgate_database_breaker_trips_total", "How often a tenant's callers began to be refused."),
@@ -153,7 +153,7 @@ impl DatabaseMetrics {
             ),
             wrong: registrar.gauge(
                 "formgate_database_wrong_rows",
-                "Rows that searches read and that were derived wrongly when they were last counted.",
+                "Rows of search tables that were inconsistent when they were last counted.",
             ),
         };
         // Initialized to 0, so that an alert can see the first failure as an increase.

@@ -6,8 +6,8 @@ use prometheus::{Histogram, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::register::Registrar;
 
-/// The values of `result`: the certificate was issued, the authority refused because of the host, it failed, or the order
-/// waits until an authority has one left.
+/// The values of `result`: the certificate was issued, the CA refused because of the host, the CA failed, or the order waits
+/// until a CA has one left.
 const RESULTS: [&str; 4] = ["issued", "refused", "failed", "waits"];
 
 /// Domains and orders.
@@ -32,30 +32,30 @@ impl DomainMetrics {
             ),
             orders: registrar.counters(
                 "formgate_certificate_orders_total",
-                "Orders of this node by authority and result.",
+                "Orders of this node by CA and result.",
                 &["authority", "result"],
             ),
             budget: registrar.gauges(
                 "formgate_certificate_orders_left",
-                "Orders that an authority still allows, over all nodes.",
+                "Orders that a CA still allows, over all nodes.",
                 &["authority"],
             ),
             authority_up: registrar.gauges(
                 "formgate_certificate_authority_up",
-                "Whether this node asks an authority, or passes it over.",
+                "Whether this node asks a CA, or skips it.",
                 &["authority"],
             ),
             late: registrar
                 .gauge("formgate_certificate_renewals_late", "Certificates that should have been renewed by now."),
             looks: registrar.histogram(
                 "formgate_domain_look_duration_seconds",
-                "Time to ask DNS about a domain.",
+                "Time to check a domain in DNS.",
                 &[0.01, 0.05, 0.2, 1.0, 5.0, 15.0],
             ),
         }
     }
 
-    /// Shows an authority before it is asked.
+    /// Shows a CA before it is asked.
     pub(crate) fn begin(&self, authority: &str, orders: u32) {
         for result in RESULTS {
             self.orders.with_label_values(&[authority, result]);
@@ -77,14 +77,14 @@ impl DomainMetrics {
         self.orders.with_label_values(&[authority, result]).inc();
     }
 
-    /// Records what an authority still allows, and whether it is asked.
+    /// Records what a CA still allows, and whether it is asked.
     pub(crate) fn authority(&self, authority: &str, left: u32, is_up: bool) {
         self.budget.with_label_values(&[authority]).set(left.into());
         self.authority_up.with_label_values(&[authority]).set(is_up.into());
     }
 
-    /// Records the time of a look.
-    pub(crate) fn looked(&self, took: Duration) {
+    /// Records how long a check took.
+    pub(crate) fn checked(&self, took: Duration) {
         self.looks.observe(took.as_secs_f64());
     }
 }

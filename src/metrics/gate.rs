@@ -30,11 +30,15 @@ impl GateMetrics {
         let in_flight = Arc::<CachePadded<AtomicUsize>>::default();
         let watched = Arc::clone(&in_flight);
         let now = move || watched.load(Ordering::Acquire) as f64;
-        registrar.pulled_gauge("formgate_requests_in_flight", "Requests that are worked on.", now);
+        registrar.pulled_gauge("formgate_requests_in_flight", "Requests in flight.", now);
         let memory_reserved = Arc::<CachePadded<AtomicUsize>>::default();
         let watched = Arc::clone(&memory_reserved);
         let now = move || watched.load(Ordering::Acquire) as f64;
-        registrar.pulled_gauge("formgate_memory_reserved_bytes", "Memory reserved for bodies and answers.", now);
+        registrar.pulled_gauge(
+            "formgate_memory_reserved_bytes",
+            "Memory reserved for request bodies and responses.",
+            now,
+        );
         Self { refused, in_flight, memory_reserved }
     }
 }

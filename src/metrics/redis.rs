@@ -35,15 +35,15 @@ impl RedisMetrics {
         );
         init_series(&failures, &["down", "timeout", "connection", "refused"]);
         Self {
-            up: registrar.gauge("formgate_redis_up", "Whether the shared Redis answers."),
+            up: registrar.gauge("formgate_redis_up", "Whether the shared Redis responds."),
             call_duration: registrar.histogram(
                 "formgate_redis_call_duration_seconds",
-                "Time of answered calls to the shared Redis.",
+                "Time of successful calls to the shared Redis.",
                 &BUCKETS,
             ),
             failures,
             shards_down: registrar
-                .gauge("formgate_redis_shards_down", "Shards of the shared Redis cluster that do not answer."),
+                .gauge("formgate_redis_shards_down", "Shards of the shared Redis cluster that do not respond."),
             evicts: registrar
                 .gauge("formgate_redis_evicts", "Whether the shared Redis may evict keys, and with them budgets."),
             refuses: registrar.gauge(

@@ -30,7 +30,7 @@ impl RegistryMetrics {
             applied: registrar.counter("formgate_registry_changes_total", "Changes of the registry that were applied."),
             kept: registrar.gauges(
                 "formgate_tenants_looked_after",
-                "Tenants that this node looks after, as their keeper or as a deputy; only with a registry.",
+                "Tenants that this node keeps, or is the deputy of; only with a registry.",
                 &["as"],
             ),
             duration: registrar.histogram(

@@ -54,13 +54,13 @@ impl RequestMetrics {
         );
         let durations = registrar.histograms(
             "formgate_request_duration_seconds",
-            "Time from head to answer, by route.",
+            "Time from head to response, by route.",
             &["route"],
             &BUCKETS,
         );
         let cut = registrar.counters(
             "formgate_answers_cut_total",
-            "Streamed answers that ended early, by who ended them: client, failure.",
+            "Streamed responses that ended early, by cause: client, failure.",
             &["by"],
         );
         init_series(&cut, &["client", "failure"]);

@@ -115,7 +115,7 @@ impl TenantMetrics {
         );
         let durations = registrar.histograms(
             "formgate_tenant_request_duration_seconds",
-            "Time from head to answer, by tenant.",
+            "Time from head to response, by tenant.",
             &["tenant"],
             &BUCKETS,
         );

@@ -84,7 +84,7 @@ impl WebhookMetrics {
             in_flight: registrar.gauge("formgate_webhooks_in_flight", "Requests to receivers of webhooks now."),
             lag: registrar.histogram(
                 "formgate_webhook_lag_seconds",
-                "From a change of a submission to the 2xx answer of a receiver.",
+                "Time from a change of a submission to the 2xx response of a receiver.",
                 &LAG,
             ),
             set_aside: registrar

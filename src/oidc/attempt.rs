@@ -2,7 +2,7 @@
 //!
 //! Nothing of it is stored on a node or in a database, so it works on every node, and beginning a sign-in changes
 //! nothing. The cookie has a random secret, the time and the page to come back to. `state`, `nonce` and the PKCE
-//! verifier are HMACs of all of that with the secret as the key, and the provider in the text. So an answer of the
+//! verifier are HMACs of all of that with the secret as the key, and the provider in the text. So a response of the
 //! provider fits only the browser that began, the page and the time that it began with, and the same provider: a changed
 //! cookie has another `state`. A code works once, which the provider ensures.
 
@@ -17,7 +17,7 @@ use crate::config::OidcConfig;
 
 /// How long a sign-in may take.
 ///
-/// Larger: a stolen cookie can be completed for longer. Smaller: a person who looks for a second factor has to begin
+/// Larger: a stolen cookie can be completed for longer. Smaller: a person who needs time for a second factor has to begin
 /// again.
 pub const ATTEMPT_LIFETIME: jiff::SignedDuration = jiff::SignedDuration::from_mins(10);
 

@@ -1,8 +1,8 @@
-//! The ID token: its verification, and the claims about a person.
+//! The verification of an ID token.
 //!
 //! Owns every check of OpenID Connect Core 1.0, section 3.1.3.7. The library only verifies the signature, so that each
 //! refusal has its own reason, the time is a parameter, and keys are read as providers write them. Only asymmetric
-//! algorithms are accepted: with a symmetric one, whoever knows the client's secret could sign.
+//! algorithms are accepted: with a symmetric one, everyone who knows the client's secret could sign.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,18 +10,14 @@ use jiff::Timestamp;
 use jsonwebtoken::{Algorithm, crypto};
 use serde_json::Value;
 
+use super::claims::Claims;
 use super::keys::KeySet;
 use crate::config::OidcConfig;
-use crate::shown_text::{is_shown_as_it_is, is_valid_name, to_name};
 
 /// How far the clocks of the provider and of this node may differ, in seconds.
 ///
 /// Larger: expired tokens are accepted for longer. Smaller: sign-ins fail on nodes whose clocks are off.
 pub(super) const CLOCK_SKEW: i64 = 60;
-
-/// The longest e-mail address that is taken from a token, in characters. Larger: pages with absurd addresses. Smaller:
-/// long addresses are not shown.
-const MAX_TEXT: usize = 255;
 
 /// The algorithms that are accepted. `EdDSA` and `Ed25519` (RFC 9864) are one.
 const ALGORITHMS: [(&str, Algorithm); 10] = [
@@ -44,7 +40,7 @@ pub(super) fn algorithm_of(name: &str) -> Option<Algorithm> {
 
 /// Why an ID token is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TokenFault {
+pub enum IdTokenError {
     /// Not a signed token.
     #[error("it is not a signed JSON Web Token")]
     Malformed,
@@ -54,10 +50,10 @@ pub enum TokenFault {
     /// It needs an extension.
     #[error("it requires an extension (`crit`)")]
     Extension,
-    /// No key of the provider has its key id, or without one, made its signature.
+    /// No matching key.
     #[error("the provider has no such key")]
     UnknownKey,
-    /// The key with its key id can't have made its signature.
+    /// The key with its key id can't verify its signature.
     #[error(
         "the provider's key with its `kid` is malformed, too small or too large, or not for signatures by its algorithm"
     )]
@@ -86,7 +82,7 @@ pub enum TokenFault {
     /// It has expired.
     #[error("it has expired; compare the clocks")]
     Expired,
-    /// It is of the future.
+    /// Issued in the future.
     #[error("it was issued in the future; compare the clocks")]
     Future,
     /// It belongs to another sign-in.
@@ -97,29 +93,6 @@ pub enum TokenFault {
     Subject,
 }
 
-/// An accepted token.
-#[derive(Clone, Debug)]
-pub(super) struct Claims {
-    pub(super) subject: String,
-    /// What a person is recognized by on pages and in the audit log: the e-mail address if the provider has verified
-    /// it, or else the subject. Anyone may be able to choose everything else.
-    pub(super) email: String,
-    /// Shown next to a verified address.
-    pub(super) name: Option<String>,
-    /// Whether the e-mail address is verified.
-    is_verified: bool,
-    all: Value,
-}
-
-impl Claims {
-    /// A claim, if the token has it. `null` is none, and so is an e-mail address that the provider has not verified:
-    /// its users may be able to choose it.
-    pub(super) fn get(&self, name: &str) -> Option<&Value> {
-        let counts = name != "email" || self.is_verified;
-        self.all.get(name).filter(|value| counts && !value.is_null())
-    }
-}
-
 /// The head of a token, not yet verified.
 #[derive(Clone, Debug)]
 pub(super) struct TokenHead {
@@ -128,14 +101,14 @@ pub(super) struct TokenHead {
 }
 
 impl TokenHead {
-    pub(super) fn of(token: &str) -> Result<Self, TokenFault> {
+    pub(super) fn of(token: &str) -> Result<Self, IdTokenError> {
         let head = token.split('.').next().unwrap_or_default();
-        let head = URL_SAFE_NO_PAD.decode(head).map_err(|_| TokenFault::Malformed)?;
-        let head: Value = serde_json::from_slice(&head).map_err(|_| TokenFault::Malformed)?;
-        let algorithm = head["alg"].as_str().ok_or(TokenFault::Malformed)?;
-        let algorithm = algorithm_of(algorithm).ok_or(TokenFault::Algorithm)?;
+        let head = URL_SAFE_NO_PAD.decode(head).map_err(|_| IdTokenError::Malformed)?;
+        let head: Value = serde_json::from_slice(&head).map_err(|_| IdTokenError::Malformed)?;
+        let algorithm = head["alg"].as_str().ok_or(IdTokenError::Malformed)?;
+        let algorithm = algorithm_of(algorithm).ok_or(IdTokenError::Algorithm)?;
         if head.get("crit").is_some() {
-            return Err(TokenFault::Extension);
+            return Err(IdTokenError::Extension);
         }
         let key_id = head["kid"].as_str().filter(|id| !id.is_empty());
         Ok(Self { algorithm, key_id: key_id.map(ToOwned::to_owned) })
@@ -149,94 +122,58 @@ pub(super) fn verify(
     config: &OidcConfig,
     nonce: &str,
     now: Timestamp,
-) -> Result<Claims, TokenFault> {
+) -> Result<Claims, IdTokenError> {
     let head = TokenHead::of(token)?;
-    let (signed, signature) = token.rsplit_once('.').ok_or(TokenFault::Malformed)?;
-    let (_, claims) = signed.split_once('.').ok_or(TokenFault::Malformed)?;
-    let claims = URL_SAFE_NO_PAD.decode(claims).map_err(|_| TokenFault::Malformed)?;
-    let claims = serde_json::from_slice(&claims).map_err(|_| TokenFault::Malformed)?;
+    let (signed, signature) = token.rsplit_once('.').ok_or(IdTokenError::Malformed)?;
+    let (_, claims) = signed.split_once('.').ok_or(IdTokenError::Malformed)?;
+    let claims = URL_SAFE_NO_PAD.decode(claims).map_err(|_| IdTokenError::Malformed)?;
+    let claims = serde_json::from_slice(&claims).map_err(|_| IdTokenError::Malformed)?;
     let candidates = keys.candidates(&head)?;
     let has_signed = |key| crypto::verify(signature, signed.as_bytes(), key, head.algorithm).unwrap_or(false);
     if !candidates.keys.iter().any(has_signed) {
         // If none was named, the key may be one that the provider has added since.
-        return Err(if candidates.are_named { TokenFault::Signature } else { TokenFault::UnknownKey });
+        return Err(if candidates.are_named { IdTokenError::Signature } else { IdTokenError::UnknownKey });
     }
     check(claims, config, nonce, now)
 }
 
-fn check(claims: Value, config: &OidcConfig, nonce: &str, now: Timestamp) -> Result<Claims, TokenFault> {
+fn check(claims: Value, config: &OidcConfig, nonce: &str, now: Timestamp) -> Result<Claims, IdTokenError> {
     let (now, client) = (now.as_second(), &*config.client_id);
     if claims["iss"].as_str() != Some(&config.issuer) {
-        return Err(TokenFault::Issuer);
+        return Err(IdTokenError::Issuer);
     }
     let (is_ours, is_shared) = match &claims["aud"] {
         Value::Array(all) => (all.iter().any(|it| it == client), all.len() > 1),
         one => (one == client, false),
     };
     if !is_ours {
-        return Err(TokenFault::Audience);
+        return Err(IdTokenError::Audience);
     }
     match &claims["azp"] {
-        Value::Null if is_shared => return Err(TokenFault::SharedAudience),
+        Value::Null if is_shared => return Err(IdTokenError::SharedAudience),
         Value::Null => {}
         azp if azp == client => {}
-        _ => return Err(TokenFault::AuthorizedParty),
+        _ => return Err(IdTokenError::AuthorizedParty),
     }
     if seconds(&claims, "exp")?.saturating_add(CLOCK_SKEW) <= now {
-        return Err(TokenFault::Expired);
+        return Err(IdTokenError::Expired);
     }
     let begins = if claims["nbf"].is_null() { i64::MIN } else { seconds(&claims, "nbf")? };
     if begins.max(seconds(&claims, "iat")?).saturating_sub(CLOCK_SKEW) > now {
-        return Err(TokenFault::Future);
+        return Err(IdTokenError::Future);
     }
     if claims["nonce"].as_str() != Some(nonce) {
-        return Err(TokenFault::Nonce);
+        return Err(IdTokenError::Nonce);
     }
-    // To the letter: a text that is cut or changed is another person's.
-    let subject = claims["sub"].as_str().filter(|sub| is_valid_name(sub)).ok_or(TokenFault::Subject)?.to_owned();
-    let is_verified = is_verified(&claims, config);
-    let address = claims["email"].as_str().map(str::trim).filter(|text| is_verified && is_plain(text));
-    let address = address.map(ToOwned::to_owned);
-    let name = claims["name"].as_str().and_then(to_name).filter(|name| !looks_like_an_address(name));
-    let (email, name) = match address {
-        Some(address) => (address, name),
-        None => (subject.clone(), None),
-    };
-    Ok(Claims { subject, email, name, is_verified, all: claims })
-}
-
-/// Whether the e-mail address is the person's. Some providers send `email_verified` as a text or a number, which may mean
-/// anything. Entra ID sends `xms_edov` in its place, if it is configured as an optional claim: the domain of the address
-/// is one that the directory has verified. It is documented as a boolean and also sent as a text. Where a token says
-/// nothing, nothing is verified, unless the operator vouches for the provider.
-fn is_verified(claims: &Value, config: &OidcConfig) -> bool {
-    let (verified, by_domain) = (&claims["email_verified"], &claims["xms_edov"]);
-    if !verified.is_null() {
-        return verified == true;
-    }
-    if config.is_entra() && !by_domain.is_null() {
-        return by_domain == true || by_domain == "1" || by_domain == "true";
-    }
-    config.emails_are_verified
+    Claims::of(claims, config).ok_or(IdTokenError::Subject)
 }
 
 /// A `NumericDate` in seconds since 1970, which may have a fraction.
-fn seconds(claims: &Value, claim: &'static str) -> Result<i64, TokenFault> {
+fn seconds(claims: &Value, claim: &'static str) -> Result<i64, IdTokenError> {
     #[expect(clippy::cast_possible_truncation, reason = "the end of time is far enough away")]
     let rounded = |at: f64| at as i64;
     let value = &claims[claim];
-    value.as_i64().or_else(|| value.as_f64().map(rounded)).ok_or(TokenFault::NoTime(claim))
-}
-
-/// Whether an address can be stored and shown as it is.
-fn is_plain(address: &str) -> bool {
-    let is_short = (1..=MAX_TEXT).contains(&address.chars().count());
-    is_short && !address.contains(char::is_whitespace) && is_shown_as_it_is(address)
-}
-
-/// Whether a name has one of the characters that are, or look like, the `@` of an address.
-fn looks_like_an_address(name: &str) -> bool {
-    name.contains(['@', '\u{FE6B}', '\u{FF20}'])
+    value.as_i64().or_else(|| value.as_f64().map(rounded)).ok_or(IdTokenError::NoTime(claim))
 }
 
 #[cfg(test)]
@@ -273,46 +210,46 @@ pub(super) mod tests {
         let now = Timestamp::now();
         let at = now.as_second();
         for (key, value, expected) in [
-            ("iss", json!("https://login.example.com/"), Err(TokenFault::Issuer)),
-            ("iss", Value::Null, Err(TokenFault::Issuer)),
-            ("aud", json!("other"), Err(TokenFault::Audience)),
+            ("iss", json!("https://login.example.com/"), Err(IdTokenError::Issuer)),
+            ("iss", Value::Null, Err(IdTokenError::Issuer)),
+            ("aud", json!("other"), Err(IdTokenError::Audience)),
             ("aud", json!(["formgate"]), Ok(())),
-            ("aud", json!(["formgate", "other"]), Err(TokenFault::SharedAudience)),
-            ("aud", json!(["other", "another"]), Err(TokenFault::Audience)),
-            ("aud", json!([]), Err(TokenFault::Audience)),
-            ("aud", Value::Null, Err(TokenFault::Audience)),
-            ("azp", json!("other"), Err(TokenFault::AuthorizedParty)),
-            ("azp", json!(["formgate"]), Err(TokenFault::AuthorizedParty)),
+            ("aud", json!(["formgate", "other"]), Err(IdTokenError::SharedAudience)),
+            ("aud", json!(["other", "another"]), Err(IdTokenError::Audience)),
+            ("aud", json!([]), Err(IdTokenError::Audience)),
+            ("aud", Value::Null, Err(IdTokenError::Audience)),
+            ("azp", json!("other"), Err(IdTokenError::AuthorizedParty)),
+            ("azp", json!(["formgate"]), Err(IdTokenError::AuthorizedParty)),
             ("azp", Value::Null, Ok(())),
             ("azp", json!("formgate"), Ok(())),
             ("exp", json!(at - 59), Ok(())),
-            ("exp", json!(at - 60), Err(TokenFault::Expired)),
-            ("exp", json!("9999999999"), Err(TokenFault::NoTime("exp"))),
-            ("exp", Value::Null, Err(TokenFault::NoTime("exp"))),
+            ("exp", json!(at - 60), Err(IdTokenError::Expired)),
+            ("exp", json!("9999999999"), Err(IdTokenError::NoTime("exp"))),
+            ("exp", Value::Null, Err(IdTokenError::NoTime("exp"))),
             ("exp", json!(1e300), Ok(())),
             ("iat", json!(at + 60), Ok(())),
-            ("iat", json!(at + 61), Err(TokenFault::Future)),
-            ("iat", Value::Null, Err(TokenFault::NoTime("iat"))),
-            ("iat", json!(at.to_string()), Err(TokenFault::NoTime("iat"))),
-            ("iat", json!(true), Err(TokenFault::NoTime("iat"))),
+            ("iat", json!(at + 61), Err(IdTokenError::Future)),
+            ("iat", Value::Null, Err(IdTokenError::NoTime("iat"))),
+            ("iat", json!(at.to_string()), Err(IdTokenError::NoTime("iat"))),
+            ("iat", json!(true), Err(IdTokenError::NoTime("iat"))),
             ("iat", json!(1.5), Ok(())),
-            ("nbf", json!(at + 61), Err(TokenFault::Future)),
+            ("nbf", json!(at + 61), Err(IdTokenError::Future)),
             ("nbf", json!(at), Ok(())),
             ("nbf", Value::Null, Ok(())),
-            ("nbf", json!({}), Err(TokenFault::NoTime("nbf"))),
-            ("nonce", json!("m"), Err(TokenFault::Nonce)),
-            ("nonce", Value::Null, Err(TokenFault::Nonce)),
-            ("sub", json!(""), Err(TokenFault::Subject)),
-            ("sub", json!(42), Err(TokenFault::Subject)),
-            ("sub", json!("4\u{0}2"), Err(TokenFault::Subject)),
-            ("sub", json!("4\u{200B}2"), Err(TokenFault::Subject)),
-            ("sub", json!("\u{202E}24"), Err(TokenFault::Subject)),
-            ("sub", json!("4\u{A0}2"), Err(TokenFault::Subject)),
-            ("sub", json!(" 42"), Err(TokenFault::Subject)),
-            ("sub", json!("4\u{E000}2"), Err(TokenFault::Subject)),
+            ("nbf", json!({}), Err(IdTokenError::NoTime("nbf"))),
+            ("nonce", json!("m"), Err(IdTokenError::Nonce)),
+            ("nonce", Value::Null, Err(IdTokenError::Nonce)),
+            ("sub", json!(""), Err(IdTokenError::Subject)),
+            ("sub", json!(42), Err(IdTokenError::Subject)),
+            ("sub", json!("4\u{0}2"), Err(IdTokenError::Subject)),
+            ("sub", json!("4\u{200B}2"), Err(IdTokenError::Subject)),
+            ("sub", json!("\u{202E}24"), Err(IdTokenError::Subject)),
+            ("sub", json!("4\u{A0}2"), Err(IdTokenError::Subject)),
+            ("sub", json!(" 42"), Err(IdTokenError::Subject)),
+            ("sub", json!("4\u{E000}2"), Err(IdTokenError::Subject)),
             ("sub", json!("auth0|4 2"), Ok(())),
             ("sub", json!("x".repeat(255)), Ok(())),
-            ("sub", json!("x".repeat(256)), Err(TokenFault::Subject)),
+            ("sub", json!("x".repeat(256)), Err(IdTokenError::Subject)),
         ] {
             let mut claims = claims(now);
             claims[key] = value.clone();
@@ -321,7 +258,7 @@ pub(super) mod tests {
         let mut both = claims(now);
         (both["aud"], both["azp"]) = (json!(["other", "formgate"]), json!("formgate"));
         assert!(check(both, &config(), "n", now).is_ok());
-        assert_eq!(check(json!([]), &config(), "n", now).map(drop), Err(TokenFault::Issuer));
+        assert_eq!(check(json!([]), &config(), "n", now).map(drop), Err(IdTokenError::Issuer));
     }
 
     #[test]
@@ -410,11 +347,11 @@ pub(super) mod tests {
             (&named, &*claims, [&own], Ok(())),
             (&json!({ "alg": "EdDSA" }), &claims, [&own], Ok(())),
             (&named, &claims, [&nameless], Ok(())),
-            (&named, &claims, [&other], Err(TokenFault::Signature)),
-            (&json!({ "alg": "EdDSA" }), &claims, [&other], Err(TokenFault::UnknownKey)),
-            (&named, &claims, [&short], Err(TokenFault::UnusableKey)),
-            (&named, "[]", [&own], Err(TokenFault::Issuer)),
-            (&named, "{", [&own], Err(TokenFault::Malformed)),
+            (&named, &claims, [&other], Err(IdTokenError::Signature)),
+            (&json!({ "alg": "EdDSA" }), &claims, [&other], Err(IdTokenError::UnknownKey)),
+            (&named, &claims, [&short], Err(IdTokenError::UnusableKey)),
+            (&named, "[]", [&own], Err(IdTokenError::Issuer)),
+            (&named, "{", [&own], Err(IdTokenError::Malformed)),
         ] {
             let keys = KeySet::parse(json!({ "keys": keys }).to_string().as_bytes()).unwrap();
             let verified = verify(&token(head.clone(), claims), &keys, &config(), "n", now).map(drop);
@@ -435,13 +372,13 @@ pub(super) mod tests {
             (r#"{"alg":"RS256","kid":"k"}"#, Ok(Some("k".to_owned()))),
             (r#"{"alg":"EdDSA"}"#, Ok(None)),
             (r#"{"alg":"Ed25519","kid":null,"x5c":null}"#, Ok(None)),
-            (r#"{"alg":"HS256"}"#, Err(TokenFault::Algorithm)),
-            (r#"{"alg":"none"}"#, Err(TokenFault::Algorithm)),
-            (r#"{"alg":"None"}"#, Err(TokenFault::Algorithm)),
-            (r#"{"alg":"rs256"}"#, Err(TokenFault::Algorithm)),
-            (r#"{"alg":"RS256","crit":["exp"]}"#, Err(TokenFault::Extension)),
-            (r#"{"alg":1}"#, Err(TokenFault::Malformed)),
-            ("[]", Err(TokenFault::Malformed)),
+            (r#"{"alg":"HS256"}"#, Err(IdTokenError::Algorithm)),
+            (r#"{"alg":"none"}"#, Err(IdTokenError::Algorithm)),
+            (r#"{"alg":"None"}"#, Err(IdTokenError::Algorithm)),
+            (r#"{"alg":"rs256"}"#, Err(IdTokenError::Algorithm)),
+            (r#"{"alg":"RS256","crit":["exp"]}"#, Err(IdTokenError::Extension)),
+            (r#"{"alg":1}"#, Err(IdTokenError::Malformed)),
+            ("[]", Err(IdTokenError::Malformed)),
         ] {
             assert_eq!(TokenHead::of(&head(json)).map(|head| head.key_id), expected, "{json}");
         }

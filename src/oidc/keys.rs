@@ -2,7 +2,7 @@
 //!
 //! Reads JSON Web Keys (RFC 7517, RFC 7518) as providers publish them, which is not always as the RFCs say: a number
 //! may have a sign byte or lack its leading zeros, Base64 may be padded or have the other alphabet, and a member may
-//! be `null` or empty. A set may contain keys of kinds that are not known here, which are skipped rather than make it unusable.
+//! be `null` or empty. Keys of unknown kinds in a set are skipped.
 
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
@@ -10,7 +10,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::Value;
 
-use super::id_token::{TokenFault, TokenHead, algorithm_of};
+use super::id_token::{IdTokenError, TokenHead, algorithm_of};
 use super::{Endpoint, OidcError, without_mark};
 
 /// How many keys are tried for a token that names none.
@@ -52,12 +52,12 @@ impl KeySet {
         }
     }
 
-    /// The keys that fit a token: those with its key id; if it or they have none, those that do not have another one.
+    /// The keys that fit a token: the keys with its key id, and keys without one; every key if the token has no key id.
     ///
     /// # Errors
-    /// [`TokenFault::UnknownKey`], [`TokenFault::UnusableKey`] or [`TokenFault::TooManyKeys`]: there is no such key, it fits
+    /// [`IdTokenError::UnknownKey`], [`IdTokenError::UnusableKey`] or [`IdTokenError::TooManyKeys`]: there is no such key, it fits
     /// nothing, or too many do.
-    pub(super) fn candidates(&self, head: &TokenHead) -> Result<Candidates, TokenFault> {
+    pub(super) fn candidates(&self, head: &TokenHead) -> Result<Candidates, IdTokenError> {
         let named: Vec<_> =
             self.0.iter().filter(|key| head.key_id.as_ref().is_some_and(|id| key["kid"] == **id)).collect();
         let are_named = !named.is_empty();
@@ -65,10 +65,10 @@ impl KeySet {
         let meant = if are_named { named } else { self.0.iter().filter(may_be_meant).collect() };
         let keys: Vec<_> = meant.into_iter().filter_map(|key| read(key, head.algorithm)).collect();
         match (keys.is_empty(), are_named) {
-            (false, _) if keys.len() > MAX_TRIED => Err(TokenFault::TooManyKeys),
+            (false, _) if keys.len() > MAX_TRIED => Err(IdTokenError::TooManyKeys),
             (false, _) => Ok(Candidates { keys, are_named }),
-            (true, true) => Err(TokenFault::UnusableKey),
-            (true, false) => Err(TokenFault::UnknownKey),
+            (true, true) => Err(IdTokenError::UnusableKey),
+            (true, false) => Err(IdTokenError::UnknownKey),
         }
     }
 }
@@ -78,7 +78,7 @@ fn says_nothing(member: &Value) -> bool {
     member.is_null() || member == "" || member.as_array().is_some_and(Vec::is_empty)
 }
 
-/// Reads a key for an algorithm; none if it is for something else, or malformed.
+/// Reads a key for an algorithm; `None` if it is for something else, or malformed.
 fn read(key: &Value, algorithm: Algorithm) -> Option<DecodingKey> {
     let (usage, operations, name) = (&key["use"], &key["key_ops"], &key["alg"]);
     let is_for_signatures = says_nothing(usage) || usage == "sig";
@@ -173,23 +173,23 @@ mod tests {
         ]);
         for (sought, expected) in [
             (json!({ "alg": "RS256", "kid": "a" }), Ok((1, true))),
-            (json!({ "alg": "PS256", "kid": "a" }), Err(TokenFault::UnusableKey)),
-            (json!({ "alg": "RS256", "kid": "b" }), Err(TokenFault::UnusableKey)),
+            (json!({ "alg": "PS256", "kid": "a" }), Err(IdTokenError::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "b" }), Err(IdTokenError::UnusableKey)),
             (json!({ "alg": "PS256", "kid": "c" }), Ok((1, true))),
             (json!({ "alg": "RS256", "kid": "d" }), Ok((1, true))),
             (json!({ "alg": "RS256", "kid": "h" }), Ok((1, true))),
             (json!({ "alg": "RS256", "kid": "i" }), Ok((1, true))),
-            (json!({ "alg": "RS256", "kid": "j" }), Err(TokenFault::UnusableKey)),
-            (json!({ "alg": "RS256", "kid": "k" }), Err(TokenFault::UnusableKey)),
-            (json!({ "alg": "RS256", "kid": "l" }), Err(TokenFault::UnusableKey)),
-            (json!({ "alg": "RS256", "kid": "g" }), Err(TokenFault::UnusableKey)),
-            (json!({ "alg": "RS256", "kid": "e" }), Err(TokenFault::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "j" }), Err(IdTokenError::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "k" }), Err(IdTokenError::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "l" }), Err(IdTokenError::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "g" }), Err(IdTokenError::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "e" }), Err(IdTokenError::UnusableKey)),
             (json!({ "alg": "ES256", "kid": "e" }), Ok((1, true))),
-            (json!({ "alg": "ES384", "kid": "e" }), Err(TokenFault::UnusableKey)),
+            (json!({ "alg": "ES384", "kid": "e" }), Err(IdTokenError::UnusableKey)),
             (json!({ "alg": "Ed25519", "kid": "o" }), Ok((1, true))),
             (json!({ "alg": "EdDSA", "kid": "o" }), Ok((1, true))),
-            (json!({ "alg": "RS256", "kid": "s" }), Err(TokenFault::UnusableKey)),
-            (json!({ "alg": "RS256", "kid": "z" }), Err(TokenFault::UnknownKey)),
+            (json!({ "alg": "RS256", "kid": "s" }), Err(IdTokenError::UnusableKey)),
+            (json!({ "alg": "RS256", "kid": "z" }), Err(IdTokenError::UnknownKey)),
             (json!({ "alg": "RS256" }), Ok((4, false))),
             (json!({ "alg": "RS256", "kid": null }), Ok((4, false))),
             (json!({ "alg": "RS256", "kid": "" }), Ok((4, false))),
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_token_that_names_no_key_is_tried_with_all_that_fit_or_refused_for_their_number() {
         for (fitting, others, expected) in
-            [(11, 0, Ok(11)), (MAX_TRIED, 200, Ok(MAX_TRIED)), (MAX_TRIED + 1, 0, Err(TokenFault::TooManyKeys))]
+            [(11, 0, Ok(11)), (MAX_TRIED, 200, Ok(MAX_TRIED)), (MAX_TRIED + 1, 0, Err(IdTokenError::TooManyKeys))]
         {
             let others = (0..others).map(|_| rsa("", &json!({ "kid": null, "use": "enc" })));
             let keys: Vec<_> = others.chain((0..fitting).map(|_| rsa("", &json!({ "kid": null })))).collect();

@@ -1,8 +1,8 @@
 //! One provider: its metadata and keys, and the requests to it.
 //!
-//! Metadata and keys are kept for an hour. A provider that fails is asked again after a moment only, whoever signs in
-//! meanwhile. A token by an unknown or unusable key makes the keys be read again, at most once a minute, so that a
-//! provider can change its keys at any time and made-up tokens cost it nothing.
+//! Metadata and keys are cached for an hour. After a failure, there is a short back-off for all sign-ins. A token by an unknown
+//! or unusable key has the keys read again, at most once a minute: a provider can change its keys at any time, and invented
+//! tokens cause no requests.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ use secrecy::ExposeSecret;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-use super::id_token::{self, CLOCK_SKEW, TokenFault};
+use super::claims::Claims;
+use super::id_token::{self, CLOCK_SKEW, IdTokenError};
 use super::keys::KeySet;
 use super::metadata::{self, ClientAuthentication, Metadata};
 use super::{Endpoint, OidcError, SignInAttempt, known_code, without_mark};
@@ -28,15 +29,16 @@ use crate::store::AdminRole;
 /// Larger: a withdrawn key is trusted for longer. Smaller: more sign-ins wait for two further requests.
 const LIFETIME: Duration = Duration::from_secs(60 * 60);
 
-/// How long a provider that failed is left in peace.
+/// Back-off after a failure.
 ///
-/// Larger: sign-ins fail for longer than the provider does. Smaller: each sign-in at a provider that hangs costs
-/// another connection.
+/// Larger: sign-ins still fail after the provider works again. Smaller: each sign-in at a provider that hangs opens another
+/// connection.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// How often unknown keys make the keys be read again.
+/// How often the keys are read again because of an unknown key.
 ///
-/// Larger: sign-ins fail for longer after a provider changed its keys twice. Smaller: more requests for made-up tokens.
+/// Larger: sign-ins fail for longer after a provider changed its keys twice. Smaller: more requests because of invented
+/// tokens.
 const REFETCH_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A person that a provider signed in, with a role.
@@ -57,26 +59,26 @@ pub struct Identified {
 pub struct Provider {
     issuer: Box<str>,
     client: Arc<Client>,
-    metadata: Mutex<Kept<Metadata>>,
-    keys: Mutex<Kept<KeySet>>,
+    metadata: Mutex<Cached<Metadata>>,
+    keys: Mutex<Cached<KeySet>>,
 }
 
-/// A document that is kept, or the last failure to read it.
+/// A cached document, or the last failure to read it.
 #[derive(Debug)]
-struct Kept<T> {
+struct Cached<T> {
     read: Option<(Instant, Arc<T>)>,
     failed: Option<(Instant, OidcError)>,
     /// When it was last read again before its time.
     refetched: Option<Instant>,
 }
 
-impl<T> Default for Kept<T> {
+impl<T> Default for Cached<T> {
     fn default() -> Self {
         Self { read: None, failed: None, refetched: None }
     }
 }
 
-impl<T> Kept<T> {
+impl<T> Cached<T> {
     fn current(&self, now: Instant) -> Option<Result<Arc<T>, OidcError>> {
         let is_within = |at: &Instant, time| now.saturating_duration_since(*at) < time;
         let read = self.read.as_ref().filter(|(at, _)| is_within(at, LIFETIME));
@@ -101,13 +103,13 @@ impl<T> Kept<T> {
     }
 }
 
-/// What the provider sent through the browser, and the attempt that it answers.
-pub struct BrowserAnswer {
+/// The response of the provider through the browser, and its attempt.
+pub struct BrowserResponse {
     attempt: SignInAttempt,
     parameters: Parameters,
 }
 
-/// The parameters of an answer.
+/// The parameters of a response.
 #[derive(Default)]
 struct Parameters {
     state: Option<String>,
@@ -116,11 +118,11 @@ struct Parameters {
     error: Option<String>,
 }
 
-impl BrowserAnswer {
-    /// Reads a query, and finds the attempt of the browser that it answers. A browser has one for each tab.
+impl BrowserResponse {
+    /// Reads a query, and finds its attempt in the browser, which has one for each tab.
     ///
     /// # Errors
-    /// [`OidcError::ForeignAnswer`]: there is none. Whoever sent the browser here knows no `state` of it.
+    /// [`OidcError::ForeignResponse`]: there is none. Whoever sent the browser here knows no `state` of it.
     pub fn find(
         config: &OidcConfig,
         attempts: impl IntoIterator<Item = SignInAttempt>,
@@ -129,7 +131,7 @@ impl BrowserAnswer {
         let parameters = Parameters::parse(query)?;
         let state = parameters.state.as_deref().unwrap_or_default();
         let attempt = attempts.into_iter().find(|attempt| attempt.has_state(state, config));
-        Ok(Self { attempt: attempt.ok_or(OidcError::ForeignAnswer)?, parameters })
+        Ok(Self { attempt: attempt.ok_or(OidcError::ForeignResponse)?, parameters })
     }
 
     /// The attempt.
@@ -152,7 +154,7 @@ impl Parameters {
                 _ => continue,
             };
             if known.replace(value.into_owned()).is_some() {
-                return Err(OidcError::ForeignAnswer);
+                return Err(OidcError::ForeignResponse);
             }
         }
         Ok(answer)
@@ -194,7 +196,7 @@ impl Provider {
     pub async fn identify(
         &self,
         config: &OidcConfig,
-        BrowserAnswer { attempt, parameters }: &BrowserAnswer,
+        BrowserResponse { attempt, parameters }: &BrowserResponse,
         redirect: &str,
     ) -> Result<Identified, OidcError> {
         if attempt.is_expired(Timestamp::now(), CLOCK_SKEW) {
@@ -250,11 +252,11 @@ impl Provider {
         config: &OidcConfig,
         attempt: &SignInAttempt,
         token: &str,
-    ) -> Result<id_token::Claims, OidcError> {
+    ) -> Result<Claims, OidcError> {
         let nonce = attempt.nonce(config);
         let keys = self.keys(&metadata.keys, false).await?;
         match id_token::verify(token, &keys, config, &nonce, Timestamp::now()) {
-            Err(TokenFault::UnknownKey | TokenFault::UnusableKey) => {
+            Err(IdTokenError::UnknownKey | IdTokenError::UnusableKey) => {
                 let keys = self.keys(&metadata.keys, true).await?;
                 Ok(id_token::verify(token, &keys, config, &nonce, Timestamp::now())?)
             }

@@ -47,7 +47,7 @@ pub struct Providers {
 }
 
 impl Providers {
-    /// Knows none yet. `dns_servers` are asked for their addresses; if there are none, the system's.
+    /// Knows none yet. `dns_servers` resolve their hosts; if empty, the system's.
     #[must_use]
     pub fn new(dns_servers: Vec<SocketAddr>) -> Self {
         Self { dns_servers, clients: Cache::new(MAX_CLIENTS), providers: Cache::new(MAX_PROVIDERS) }
@@ -82,7 +82,7 @@ impl Providers {
     }
 }
 
-/// Every network. The guard refuses link-local addresses and metadata services nevertheless.
+/// Every network. The guard still refuses link-local addresses and metadata services.
 fn everywhere() -> AllowedTargets {
     ["0.0.0.0/0", "::/0"].iter().filter_map(|network| AllowedTarget::parse(network).ok()).collect()
 }

@@ -139,7 +139,12 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         newest = revision.unwrap_or(0).max(newest);
         data.push(json!({ "slug": write.slug, "status": status, "revision": revision }));
     }
-    tracing::info!(operations = data.len(), revision = newest, by = call.caller.name, "batch through the operator API");
+    tracing::info!(
+        operations = data.len(),
+        revision = newest,
+        by = call.caller.name,
+        "applied a batch through the operator API"
+    );
     let slugs: Vec<_> = writes.iter().map(|write| write.slug.as_str()).collect();
     let behind = wait_for(call, registry, newest, &slugs, wait).await.map_err(OperatorRefusal::after_write)?;
     let status = if behind.is_empty() { StatusCode::OK } else { StatusCode::ACCEPTED };

@@ -16,11 +16,11 @@ use crate::domains::describe_event;
 use crate::reply::Reply;
 use crate::store::registry::{Feed, InvalidMark, RegistryMark, RegistryRow};
 
-/// The largest and the default number of changes in an answer.
+/// The largest and the default number of changes in a response.
 const MAX_LIMIT: u64 = 1_000;
 const DEFAULT_LIMIT: u64 = 100;
 
-/// How often a waiting call looks for changes.
+/// How often a waiting call polls for changes.
 ///
 /// Larger: changes arrive later. Smaller: more statements.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::Call;
 use super::nodes::wait_for;
 use super::refusal::OperatorRefusal;
-use crate::domains::{Claimed, DomainClaim, await_look, chosen, claim, describe, describe_unwatched};
+use crate::domains::{Claimed, DomainClaim, await_check, chosen, claim, describe, describe_unwatched};
 use crate::host::HostName;
 use crate::reply::Reply;
 use crate::store::registry::{DomainFilter, DomainRecord, DomainState, Requester};
@@ -20,9 +20,9 @@ use crate::store::registry::{DomainFilter, DomainRecord, DomainState, Requester}
 const MAX_LIMIT: u64 = 1_000;
 const DEFAULT_LIMIT: u64 = 100;
 
-/// How long a call waits for a look if it does not say so.
+/// How long a call waits for a check if it does not say so.
 ///
-/// Larger: callers whose name servers hang hold connections for longer. Smaller: more answers without the new state.
+/// Larger: callers whose name servers hang hold connections for longer. Smaller: more responses without the new state.
 const LOOK_WAIT: Duration = Duration::from_secs(15);
 
 /// `GET /v1/domains`.
@@ -100,7 +100,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         DomainClaim::Added(revision) => (StatusCode::CREATED, revision),
         DomainClaim::Same(revision) => (StatusCode::OK, revision),
         DomainClaim::Contested => {
-            domains.look_soon();
+            domains.wake();
             tracing::info!(
                 tenant = slug,
                 host = host.as_str(),
@@ -115,7 +115,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         }
         DomainClaim::UnknownTenant => return Err(OperatorRefusal::UnknownTenant { slug: slug.to_owned() }),
     };
-    domains.look_soon();
+    domains.wake();
     let began = Instant::now();
     if status == StatusCode::CREATED {
         tracing::info!(
@@ -125,14 +125,14 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
             by = call.caller.name,
             "domain added through the operator API"
         );
-        // Records that are right already prove it at the first look.
+        // If the records are right already, the first check proves it.
         let (wait, _waiting) = call.begin_to_wait(wait.unwrap_or_default());
-        await_look(registry, &host, slug, first_look, wait).await.map_err(after_write)?;
+        await_check(registry, &host, slug, first_look, wait).await.map_err(after_write)?;
     }
     let revision = registry.find(slug).await.map_err(after_write)?.map_or(revision, |row| row.revision);
     let left = wait.map(|wait| wait.saturating_sub(began.elapsed()));
     let behind = wait_for(call, registry, revision, &[slug], left).await.map_err(after_write)?;
-    // What was found meanwhile.
+    // What the check has found.
     let found = chosen(registry, &host, Some(slug)).await.map_err(after_write)?.or(domain);
     let data = match &found {
         Some(row) => describe(row, domains.config()),
@@ -163,7 +163,7 @@ pub(super) async fn remove(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         return Err(unknown(call, slug, &host).await?);
     };
     call.api.following()?.look_soon();
-    domains.look_soon();
+    domains.wake();
     tracing::info!(
         tenant = slug,
         host = host.as_str(),
@@ -192,9 +192,9 @@ pub(super) async fn check(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         return Ok(Reply::json(StatusCode::OK, &json!({ "data": describe(&before, domains.config()) })));
     }
     let asked = registry.ask_for_check(host.as_str(), &before.slug, Requester::Operator).await?.ok_or_else(unknown)?;
-    domains.look_soon();
+    domains.wake();
     let (wait, _waiting) = call.begin_to_wait(wait);
-    let (after, is_looked_at) = await_look(registry, &host, &before.slug, asked, wait).await?;
+    let (after, is_looked_at) = await_check(registry, &host, &before.slug, asked, wait).await?;
     let status = if is_looked_at { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok(Reply::json(status, &json!({ "data": describe(&after.ok_or_else(unknown)?, domains.config()) })))
 }

@@ -60,7 +60,7 @@ pub(super) async fn await_nodes(
     Ok(behind.iter().map(|node| behind_as_json(&node.id, &node.name, &node.reason)).collect())
 }
 
-/// Why this node does not serve a change, unless it is among those that don't.
+/// Why this node does not serve a change, unless `behind` lists it.
 pub(super) fn add_this_node(call: &Call<'_>, behind: &mut Vec<Value>, reason: &str) -> Result<(), OperatorRefusal> {
     let node = call.api.following()?.node();
     if !behind.iter().any(|other| other["id"] == node.id()) {

@@ -15,7 +15,7 @@ use crate::reply::Reply;
 use crate::store::registry::{WriteRefused, registry_remedy};
 use crate::store::{StoreError, with_causes};
 
-/// Why a request is not answered as wished.
+/// Why a request is refused.
 #[derive(Debug)]
 pub(super) enum OperatorRefusal {
     /// 401.
@@ -48,15 +48,15 @@ pub(super) enum OperatorRefusal {
     Drill,
     /// 409: `[gateway.domains]` is not configured.
     NoDomains,
-    /// 422: the tables of a tenant can't be made.
+    /// 422: the tables of a tenant can't be created.
     Migration { cause: String },
     /// 503: a tenant's database can't be used.
     TenantDatabase { cause: String },
-    /// 410: the changes that a caller has read are not those of the registry any more.
+    /// 410: the changes that a caller has read are no longer those of the registry.
     OtherHistory { after: i64, head: i64 },
     /// 503: the registry can't be used.
     Registry(FollowError),
-    /// The row is written, and what was asked for in addition failed.
+    /// The row is written, but an additional request of the call failed.
     AfterWrite(Box<OperatorRefusal>),
 }
 
@@ -207,7 +207,7 @@ fn message(status: StatusCode, text: &str) -> Reply {
     Reply::json(status, &json!({ "message": text }))
 }
 
-/// `{message, errors}`, as the API of the accounts answers. Faults without a key are only in the message.
+/// `{message, errors}`, as in the API of the accounts. Faults without a key are only in the message.
 fn with_errors(status: StatusCode, faults: &Faults) -> Reply {
     let first = faults.values().flatten().next().cloned().unwrap_or_default();
     let count = faults.values().map(Vec::len).sum::<usize>();

@@ -87,7 +87,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let uses_database = migrate || credentials.token.is_some() || credentials.link.is_some();
     let share = if uses_database { Some(call.begin_to_use_database().await?) } else { None };
     if migrate {
-        // Before anything is made for it.
+        // Before anything is created for it.
         let free = checked.check_free(registry).await;
         free.map_err(|refused| OperatorRefusal::of_write(refused, &[(String::new(), &checked.tenant.config)]))?;
         make_tables(&checked.tenant.config).await?;
@@ -124,7 +124,12 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         Some(RegistryWritten::Changed(revision) | RegistryWritten::Same(revision)) => (*revision, false),
         _ => (0, false),
     };
-    tracing::info!(tenant = slug, revision, by = call.caller.name, "tenant put through the operator API");
+    tracing::info!(
+        tenant = slug,
+        revision,
+        by = call.caller.name,
+        "tenant created or replaced through the operator API"
+    );
     let given = create_credentials(call, &config, database.as_ref(), &credentials).await;
     let is_opened = database.is_some();
     close(database).await;
@@ -163,7 +168,7 @@ async fn create_credentials(
     let mut body = Map::new();
     let Some(database) = database else { return Ok(body) };
     if let Some(name) = *token {
-        // The same call again makes no second token.
+        // The same call again creates no second token.
         let form_key = Some(format!("operator put {name}"));
         let request = NewTokenRequest { name: name.to_owned(), expires_at: None, form_key };
         body.insert("token".to_owned(), new_token(call, config, database, request).await?.0);
@@ -256,7 +261,7 @@ pub(super) fn check_files(
         let served = directory.config(&tenant.config.slug);
         served.is_none_or(|served| served.database != tenant.config.database)
     };
-    // One that keeps its database was compared when it got it.
+    // A tenant that keeps its database was compared when it got it.
     if !wanted.iter().any(|tenant| is_new(&tenant)) {
         return Ok(());
     }
@@ -280,11 +285,11 @@ pub(super) fn check_database(call: &Call<'_>, checked: &Checked) -> Result<(), E
     Err(EditRefused::OfFile { key: "database", what, slug: owner.slug.to_string(), place })
 }
 
-/// Makes the tables of a tenant, or brings them to this version.
+/// Creates the tables of a tenant, or migrates them to this version.
 pub(super) async fn make_tables(tenant: &Arc<TenantConfig>) -> Result<(), OperatorRefusal> {
     let failed = |error: store::StoreError| {
         let remedy = store::remedy(&error, &tenant.database, &tenant.slug);
-        OperatorRefusal::Migration { cause: format!("the tables can't be made: {}; {remedy}", with_causes(&error)) }
+        OperatorRefusal::Migration { cause: format!("could not create the tables: {}; {remedy}", with_causes(&error)) }
     };
     store::migrate_within(&tenant.database, Reach::Served, MIGRATE_LIMIT).await.map(|_| ()).map_err(failed)
 }

@@ -196,7 +196,7 @@ async fn exchange(
     phase: &mut Phase,
 ) -> Result<Response<Incoming>, SendError> {
     let response = http.request(request).await.map_err(|error| fault_of(&error, None, connection))?;
-    *phase = Phase::Body(response.status());
+    *phase = Phase::Body(response.status().as_u16());
     if let Some(traffic) = Traffic::of(connection) {
         traffic.note_answer();
         if traffic.is_much()
@@ -234,7 +234,7 @@ pub(super) fn fault_of(
     let fault = match find_cause::<hyper::Error>(error) {
         Some(error) if error.is_parse_too_large() => ProtocolFault::HeadTooLarge,
         Some(error) if error.is_parse() => ProtocolFault::Malformed,
-        _ => status.map_or(ProtocolFault::Closed, ProtocolFault::CutOff),
+        _ => status.map_or(ProtocolFault::Closed, |status| ProtocolFault::CutOff(status.as_u16())),
     };
     fault.into()
 }

@@ -2,15 +2,15 @@
 //!
 //! Owns the kinds of failure, and their texts: they contain neither an address, nor a name from a certificate, nor
 //! anything else that the receiver or the network chose, since a caller can point a target at any host. Every variant
-//! is therefore a plain value without a cause to print. An account reads [`SendError::told`], which also does not show
-//! what the operator's DNS servers know.
+//! is therefore a plain value without a cause to print. An account reads [`super::DeliveryReason`], which also does not
+//! show what the operator's DNS servers know.
 
 use std::error::Error;
 use std::io;
 
-use http::StatusCode;
 use rustls::pki_types::InvalidDnsNameError;
 use rustls::{AlertDescription, CertificateError, InvalidMessage};
+use serde::{Deserialize, Serialize};
 
 use super::guard::BlockedAddress;
 
@@ -50,19 +50,6 @@ impl SendError {
             Self::Protocol(_) => "protocol",
         }
     }
-
-    /// What an account is told. A name of the operator's network reads like one that does not exist, so that an account
-    /// can't find out which there are; and how the operator's DNS servers fail is not shown.
-    #[must_use]
-    pub fn told(self) -> String {
-        match self {
-            Self::Dns(DnsFault::UnknownName | DnsFault::NoAddress) | Self::Blocked(_) => {
-                "the host does not exist, or has no public address".to_owned()
-            }
-            Self::Dns(DnsFault::TimedOut | DnsFault::Failed) => "the host name was not resolved".to_owned(),
-            Self::Connect(_) | Self::Tls(_) | Self::Timeout(_) | Self::Protocol(_) => self.to_string(),
-        }
-    }
 }
 
 /// Why a host name has no address.
@@ -83,7 +70,8 @@ pub enum DnsFault {
 }
 
 /// Why a connection was not opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
 pub enum ConnectFault {
     /// Nothing listens on the port.
     #[error("connection refused")]
@@ -109,7 +97,8 @@ impl From<io::Error> for ConnectFault {
 }
 
 /// Why a TLS handshake failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
 pub enum TlsFault {
     /// The certificate's validity is over.
     #[error("the certificate has expired")]
@@ -207,7 +196,8 @@ impl From<&CertificateError> for TlsFault {
 }
 
 /// What a request was waiting for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// For DNS, TCP or TLS.
     #[error("before the connection was established")]
@@ -216,19 +206,20 @@ pub enum Phase {
     #[error("before the receiver answered")]
     Head,
     /// For the end of the answer with this status.
-    #[error("within an answer with status {}", .0.as_u16())]
-    Body(StatusCode),
+    #[error("within an answer with status {0}")]
+    Body(u16),
 }
 
 /// What is wrong with an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
 pub enum ProtocolFault {
     /// The connection ended before the head of the answer.
     #[error("the receiver closed the connection without an answer")]
     Closed,
     /// The body of the answer broke off, or is malformed.
-    #[error("the answer with status {} is not complete", .0.as_u16())]
-    CutOff(StatusCode),
+    #[error("the answer with status {0} is not complete")]
+    CutOff(u16),
     /// The head is over the limit.
     #[error("the head of the answer is too large")]
     HeadTooLarge,

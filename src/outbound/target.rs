@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::Uri;
 use http::uri::{Authority, PathAndQuery};
+use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
 use crate::host::HostName;
@@ -33,7 +34,8 @@ pub enum TargetHost {
 }
 
 /// The text does not name a receiver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
 pub enum InvalidTarget {
     /// Not an `https` URL with a host, or one that is too long.
     #[error("not an https URL")]

@@ -29,9 +29,9 @@ pub struct Account {
     /// needs to ask Redis before then.
     pub(super) full: ArcSwapOption<Full>,
     /// The shared window's last known remainder, for requests that spend nothing.
-    last_look: Mutex<Option<Look>>,
-    /// Held while one request looks; others wait and reuse its result.
-    pub(super) looking: tokio::sync::Mutex<()>,
+    last_peek: Mutex<Option<Peek>>,
+    /// Held while one request peeks; others wait and reuse its result.
+    pub(super) peeking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(super) struct Full {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(super) struct Peek {
     /// In microseconds of [`Quota::now`](super::Quota).
     pub(super) at: u64,
     /// The limit that `remaining` was computed with.
@@ -64,8 +64,8 @@ impl Account {
             key: format!("{WINDOW}{{{slug}}}:{}", database.as_str()).into(),
             own: Mutex::default(),
             full: ArcSwapOption::empty(),
-            last_look: Mutex::default(),
-            looking: tokio::sync::Mutex::default(),
+            last_peek: Mutex::default(),
+            peeking: tokio::sync::Mutex::default(),
         }
     }
 
@@ -93,8 +93,8 @@ impl Account {
         !self.own.is_poisoned()
     }
 
-    pub(super) fn last_look(&self) -> MutexGuard<'_, Option<Look>> {
-        self.last_look.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn last_peek(&self) -> MutexGuard<'_, Option<Peek>> {
+        self.last_peek.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -115,7 +115,7 @@ impl Deref for LimitedAccount<'_> {
 
 impl LimitedAccount<'_> {
     pub(super) fn request(&self, operation: Operation, token: u32) -> WindowRequest {
-        let held = self.last_look().map_or(0, |look| look.limit.saturating_sub(look.remaining));
+        let held = self.last_peek().map_or(0, |peek| peek.limit.saturating_sub(peek.remaining));
         WindowRequest { log: Arc::clone(&self.key), limit: self.limit, operation, token, held }
     }
 
@@ -123,8 +123,8 @@ impl LimitedAccount<'_> {
         Budget { limit: self.limit, remaining }
     }
 
-    pub(super) fn note_look(&self, at: u64, remaining: u32) {
-        *self.last_look() = Some(Look { at, limit: self.limit, remaining });
+    pub(super) fn note_peek(&self, at: u64, remaining: u32) {
+        *self.last_peek() = Some(Peek { at, limit: self.limit, remaining });
     }
 }
 

@@ -62,7 +62,7 @@ const EXPIRY_MARGIN: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     /// Reports what remains, and which tokens used the window.
-    Look,
+    Peek,
     /// Takes a place.
     Spend,
     /// Takes a place, and reports which tokens used the window.
@@ -80,7 +80,7 @@ pub(super) struct WindowRequest {
     pub(super) operation: Operation,
     /// The token that a place is for.
     pub(super) token: u32,
-    /// How many requests the window held at this node's last look. More than the limit after the limit was lowered.
+    /// How many requests the window held at this node's last peek. More than the limit after the limit was lowered.
     pub(super) held: u32,
 }
 
@@ -93,7 +93,7 @@ impl WindowRequest {
     /// The request's letter in the script's argument.
     fn letter(&self) -> u8 {
         let letter = match self.operation {
-            Operation::Look => b'l',
+            Operation::Peek => b'l',
             Operation::Spend => b's',
             Operation::SpendAndReport => b'r',
         };

@@ -47,7 +47,7 @@ pub struct Checked {
     found: Option<PhysicalId>,
 }
 
-/// Why a change can't be made.
+/// Why a change is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum EditRefused {
     /// The text has faults.
@@ -61,7 +61,7 @@ pub enum EditRefused {
     /// It is too large, or wants what the gateway has.
     #[error("{message}")]
     Unfit {
-        /// The key that is at fault; none for all of it.
+        /// The faulty key; `None` for the whole change.
         key: &'static str,
         /// In a few words.
         message: String,
@@ -245,7 +245,7 @@ impl Checked {
         self.found
     }
 
-    /// Fails if another tenant of the registry has something of it: before tables are made for it.
+    /// Fails if it conflicts with another tenant of the registry: before tables are created for it.
     ///
     /// # Errors
     /// [`WriteRefused::Taken`], [`WriteRefused::Store`].

@@ -1,6 +1,6 @@
 //! The background task that follows the registry.
 //!
-//! Owns when the registry is looked at, and when a run counts as a success: a node that follows but can't write how far it
+//! Owns when the registry is polled, and when a run counts as a success: a node that follows but can't write how far it
 //! has got does not succeed, since callers do not wait for it.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::following::Following;
 use crate::background::{Run, Task};
 
-/// How often the registry is looked at.
+/// How often the registry is polled.
 ///
 /// Larger: changes are served later. Smaller: more statements without a change.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);

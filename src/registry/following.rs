@@ -1,6 +1,6 @@
 //! Follows the registry: takes its changes into the directory, one increment at a time.
 //!
-//! The head of the registry is looked at twice a second, by one short statement: so a change is served by every node
+//! The head of the registry is polled twice a second, by one short statement: so a change is served by every node
 //! within a second, without Redis and without a session that listens. A row that can't be read, or wants what a tenant of
 //! a file has, leaves its tenant as it was, is logged, and is tried again when the files change.
 
@@ -59,11 +59,11 @@ pub struct Following {
     all_metrics: Metrics,
     node: NodeName,
     certificates: Arc<ObtainedCertificates>,
-    /// Held by the one call that looks at the registry and takes over what it found, so that no other one changes what it
+    /// Held by the one call that polls the registry and takes over what it found, so that no other one changes what it
     /// compares with.
     looking: tokio::sync::Mutex<()>,
-    /// Held while tenants change, by this or by a reload of the files. Not while the registry is looked at, since it may not
-    /// answer.
+    /// Held while tenants change, by this or by a reload of the files. Not during a poll of the registry, which may
+    /// hang.
     followed: Arc<tokio::sync::Mutex<Followed>>,
     /// The local operator API has written, or the files have changed.
     pub(super) changed: Notify,
@@ -73,7 +73,7 @@ pub struct Following {
     rights: MissingRights,
     subscribed: SubscribedTenants,
     shares_changed: Notify,
-    /// How many tenants this node looks after, and by what that was counted.
+    /// The number of tenants that this node keeps, and the state for which it was counted.
     kept: ArcSwap<KeptTenants>,
     shared_out: Mutex<Option<(u64, Weak<Directory>)>>,
     /// Others know of this node: it serves, or is about to.
@@ -304,15 +304,15 @@ impl Following {
     pub async fn hold(self: &Arc<Self>, limit: Duration) -> Option<OwnedMutexGuard<Followed>> {
         let deadline = Instant::now() + limit;
         let following = Arc::clone(self);
-        // A task, so that it goes on when the time is up: a change is taken over as a whole.
+        // A task, so that it continues after the time limit: a change is taken over as a whole.
         let caught_up = tokio::spawn(async move { following.catch_up().await });
         if timeout_at(deadline.into(), caught_up).await.is_err() {
-            tracing::warn!("the registry does not answer; the files are read without its latest changes");
+            tracing::warn!("registry unavailable; reading the files without its latest changes");
         }
         timeout_at(deadline.into(), Arc::clone(&self.followed).lock_owned()).await.ok()
     }
 
-    /// Writes and logs what became of a change, and stops writing of this node: it ends.
+    /// Writes and logs the outcome of a change, and stops writing about this node, which ends.
     pub async fn end(&self) {
         if let Some(registry) = self.registry.get() {
             if self.config.is_written {
@@ -346,7 +346,7 @@ impl Following {
             tracing::warn!(
                 revision = head.revision,
                 before = followed.head.revision,
-                "the registry was restored; all of it is read"
+                "registry was restored; reading all of it"
             );
             let rows;
             (head, rows) = read_whole(registry).await?;
@@ -525,8 +525,8 @@ impl Following {
         self.metrics.up.set(i64::from(away.is_none()));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match (&state.away, &away) {
-            (None, Some(cause)) => tracing::error!(cause, "the registry is away; what was read of it is served"),
-            (Some(_), None) => tracing::info!("the registry is followed again"),
+            (None, Some(cause)) => tracing::error!(cause, "registry unavailable; serving the last known tenants"),
+            (Some(_), None) => tracing::info!("registry available again"),
             _ => {}
         }
         state.away = away;

@@ -1,12 +1,12 @@
-//! Which node looks after a tenant of the registry: watches its database, delivers its webhooks and inspects it.
+//! Which node is the keeper of a tenant of the registry: watches its database, delivers its webhooks and inspects it.
 //!
 //! Of the nodes that can, the one with the highest weight is the tenant's *keeper*, and the next one its *deputy*. A weight is a
 //! hash of the node and the tenant, so each node gets its share, and when one comes or goes only its own tenants move. Whoever
 //! looks after a tenant on Postgres asks its server once a second what was written, so the tenants of one server are divided
 //! between a few nodes, chosen in the same way (`choice`). Nodes need not agree: leases in the tenants' databases decide who sends
-//! an event. If two take themselves for the keeper, both look; if none does, the deputy delivers what is still due after a while.
+//! an event. If two nodes act as the keeper, both poll; if none does, the deputy delivers what is still due after a while.
 //!
-//! A tenant of a file is looked after by every node that has the file.
+//! Every node that has a file keeps its tenants.
 
 mod choice;
 
@@ -35,7 +35,7 @@ const GONE_AFTER: Duration = Duration::from_secs(12);
 /// looks after the tenants of the others for a moment.
 const UNSEEN_GONE_AFTER: Duration = Duration::from_secs(3);
 
-/// How many tenants a node looks after.
+/// How many tenants a node keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptTenants {
     /// As their keeper.
@@ -46,14 +46,14 @@ pub struct KeptTenants {
     pub nodes: usize,
 }
 
-/// The nodes that look after tenants, as this one sees them.
+/// The nodes that keep tenants, as this one sees them.
 #[derive(Debug)]
 pub struct Keepers {
     own_id: String,
     nodes: ArcSwap<Nodes>,
     seen: Mutex<HashMap<String, Seen>>,
     unable: Mutex<BTreeSet<Arc<str>>>,
-    /// Whether this node looks after tenants.
+    /// Whether this node keeps tenants.
     is_keeping: AtomicBool,
     /// Grows with each change of what this node has to do.
     generation: AtomicU64,
@@ -139,7 +139,7 @@ impl Keepers {
         kept
     }
 
-    /// Takes its share from now on. Until then it looks after tenants only as long as no other node does.
+    /// Takes its share from now on. Until then it keeps tenants only as long as no other node does.
     pub fn begin(&self) {
         if !self.is_keeping.swap(true, Ordering::AcqRel) {
             self.note_change();
@@ -153,7 +153,7 @@ impl Keepers {
         }
     }
 
-    /// Notes whether this node can look after tenants. Returns whether others have to know.
+    /// Notes whether this node can keep tenants. Returns whether others have to know.
     pub(super) fn note_able<'t>(&self, tenants: impl IntoIterator<Item = (&'t Arc<str>, bool)>) -> bool {
         let mut unable = lock(&self.unable);
         let mut is_changed = false;
@@ -163,13 +163,13 @@ impl Keepers {
         is_changed
     }
 
-    /// Whether this node can't look after a tenant.
+    /// Whether this node can't keep a tenant.
     #[must_use]
     pub fn is_unable(&self, slug: &str) -> bool {
         lock(&self.unable).contains(slug)
     }
 
-    /// What this node can't look after, with those of `refused`, and the mark of that list. None if it looks after none.
+    /// The tenants that this node can't keep, including `refused`, and the mark of that list. `None` if it keeps none.
     pub(super) fn own_list(&self, refused: impl Iterator<Item = String>) -> Option<(String, Vec<String>)> {
         if !self.is_keeping.load(Ordering::Acquire) {
             return None;

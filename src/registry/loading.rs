@@ -1,4 +1,4 @@
-//! Reads all of the registry, or its snapshot while it is away: when a node starts, and for commands.
+//! Reads all of the registry, or its snapshot while it is unavailable: when a node starts, and for commands.
 
 use std::num::NonZero;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::store::{DatabaseLocation, Registry, StoreError, with_causes};
 /// How long a starting node waits until the registry is open, before it takes the snapshot. How long reading all rows takes
 /// depends on their number and on how far away the registry is; a statement that is not answered ends by its own limit.
 ///
-/// Larger: nodes start later while it is away. Smaller: a slow one is passed over.
+/// Larger: nodes start later while it is unavailable. Smaller: a slow registry is skipped.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
 /// How many rows are read on one thread.
@@ -34,8 +34,8 @@ pub enum LoadError {
         #[source]
         cause: StoreError,
     },
-    /// It did not answer in time, and there is no snapshot.
-    #[error("the registry does not answer, and {snapshot}")]
+    /// It did not respond in time, and there is no snapshot.
+    #[error("the registry does not respond, and {snapshot}")]
     Silent {
         /// Why there is none, and where it would be.
         snapshot: String,
@@ -66,7 +66,7 @@ const SNAPSHOT: &str = "the snapshot is served";
 /// All tenants of the registry.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The open registry, unless it is away.
+    /// The open registry, unless it is unavailable.
     pub registry: Option<Registry>,
     /// Where it was when it was read, or when the snapshot was written.
     pub head: Head,
@@ -85,7 +85,7 @@ pub(super) async fn open(config: &RegistryConfig) -> Result<Registry, StoreError
     }
 }
 
-/// Reads the registry, or its snapshot while it is away. Creates the registry if it is missing, unless this node only reads
+/// Reads the registry, or its snapshot while it is unavailable. Creates the registry if it is missing, unless this node only reads
 /// it.
 ///
 /// # Errors
@@ -153,11 +153,8 @@ async fn complete(
                 return Err(away(cause, snapshot));
             };
             let described = cause.as_ref().map(|cause| with_causes(cause));
-            tracing::error!(
-                cause = described,
-                revision = head.revision,
-                "the registry is away; its snapshot is served"
-            );
+            let revision = head.revision;
+            tracing::error!(cause = described, revision, "registry unavailable; serving from the snapshot");
             (None, head, rows, Some(away(cause, SNAPSHOT.to_owned())))
         }
     };

@@ -75,9 +75,9 @@ fn id_of(pair: &StoredPair) -> u64 {
 /// Which certificates of the registry are taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadFrom {
-    /// Those that were stored since. One that is gone was removed.
+    /// The certificates that were stored since then. A missing one was removed.
     Increment,
-    /// Any of them. They may be older than the ones that are known.
+    /// Any of them, which may be older than the known ones.
     Whole,
 }
 
@@ -181,7 +181,7 @@ impl ObtainedCertificates {
         Ok(OpenedPair { key: self.seals.open(&key, host)?, chain })
     }
 
-    /// Takes certificates over, except those that would replace a better one. Returns which were taken.
+    /// Takes certificates over, unless they would replace a better one. Returns those it took.
     pub(super) fn take(&self, rows: Vec<CertificateRecord>, from: ReadFrom) -> Vec<CertificateRecord> {
         let now = Timestamp::now();
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);

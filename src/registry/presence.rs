@@ -82,7 +82,7 @@ impl Presence {
         Self { seal_keys, ..Self::default() }
     }
 
-    /// Whether it is time to write. After a fault, the next look tries again.
+    /// Whether it is time to write. After a fault, the next poll tries again.
     pub(super) fn is_due(&self) -> bool {
         self.written_at.is_none_or(|at| at.elapsed() >= BEAT_INTERVAL)
     }
@@ -92,7 +92,8 @@ impl Presence {
         self.is_faulty
     }
 
-    /// Writes how far this node has got, the first tenants that it can't read, and how many there are. Returns the beat, or None if it may not have been written.
+    /// Writes how far this node has got, the first tenants that it can't read, and how many there are. Returns the beat, or
+    /// `None` if the write may have failed.
     pub(super) async fn write(
         &mut self,
         registry: &Registry,
@@ -130,9 +131,9 @@ impl Presence {
         match &outcome {
             Err(error) if !self.is_faulty => {
                 let cause = with_causes(error);
-                tracing::error!(cause, "the registry does not take writes of this node; callers do not wait for it");
+                tracing::error!(cause, "cannot write to the registry; `?wait=` no longer waits for this node");
             }
-            Ok(()) if self.is_faulty => tracing::info!("the registry takes writes of this node again"),
+            Ok(()) if self.is_faulty => tracing::info!("the registry accepts writes of this node again"),
             _ => {}
         }
         self.is_faulty = outcome.is_err();

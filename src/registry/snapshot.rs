@@ -52,7 +52,7 @@ pub(super) struct Snapshot {
     location: DatabaseLocation,
     seals: Seals,
     open: Option<Registry>,
-    /// Up to which change the file has every row; None if that is not known.
+    /// The change up to which the file has every row; `None` if unknown.
     revision: Option<i64>,
     /// When it could not be written.
     failed_at: Option<Instant>,
@@ -72,7 +72,7 @@ impl Snapshot {
         }
     }
 
-    /// Which registry the file was read from. None if there is none, or it can't be read.
+    /// The registry that the file is of. `None` if there is no file, or it can't be read.
     pub(super) async fn epoch(location: &DatabaseLocation) -> Option<String> {
         location.file().filter(|file| regular_file::exists(file))?;
         let registry = Registry::open(location).await.ok()?;
@@ -82,7 +82,7 @@ impl Snapshot {
         head.ok().filter(|head| head.revision > 0).map(|head| head.epoch)
     }
 
-    /// What the file has. None if there is none, or it can't be read.
+    /// The content of the file. `None` if there is no file, or it can't be read.
     pub(super) async fn read(location: &DatabaseLocation, seals: &Seals) -> Option<(Head, Vec<RegistryRow>)> {
         let file = location.file().filter(|file| regular_file::exists(file))?;
         let read = async {
@@ -206,9 +206,9 @@ impl Snapshot {
         match outcome {
             Err(error) if self.failed_at.is_none() => {
                 let cause = with_causes(error);
-                tracing::warn!(file = ?self.location, cause, "no snapshot of the registry can be kept");
+                tracing::warn!(file = ?self.location, cause, "cannot write the registry snapshot");
             }
-            Ok(()) if self.failed_at.is_some() => tracing::info!("a snapshot of the registry is kept again"),
+            Ok(()) if self.failed_at.is_some() => tracing::info!("registry snapshots are written again"),
             _ => {}
         }
         self.failed_at = outcome.is_err().then(Instant::now);

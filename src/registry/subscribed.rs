@@ -33,7 +33,7 @@ fn text_of(place: u64) -> String {
 }
 
 impl SubscribedTenants {
-    /// Whether a tenant has subscriptions. None if nobody knows of the database that it has now.
+    /// Whether a tenant has subscriptions. `None` if that is unknown for its current database.
     #[must_use]
     pub fn is_subscribed(&self, tenant: &TenantConfig) -> Option<bool> {
         let known = self.lock().get(&*tenant.slug).cloned()?;
@@ -66,7 +66,7 @@ impl SubscribedTenants {
         self.lock().retain(|_, known| known.is_subscribed);
     }
 
-    /// Notes what the registry did not take. It is known here meanwhile.
+    /// Notes what could not be written to the registry. Until then only this node knows it.
     pub(super) fn keep_unwritten(&self, tenants: Vec<SubscribedTenant>) {
         let subscribed: Vec<_> = tenants.iter().filter(|tenant| tenant.is_subscribed).cloned().collect();
         let tenants = tenants.into_iter().map(|tenant| (tenant.slug.clone(), tenant));

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use super::derived::totals::{CountedList, MEMBERS, PageStart, STALE, not_negative, read_not_negative};
 use super::engine::{HeldRows, retry};
 use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Row, Sql, sql, truth};
-use super::{Store, StoreError, Texts};
+use super::{Store, StoreError, TextList};
 
 pub use change::{
     Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report, SyncedBy, WriteMode, WrittenGroup,
@@ -60,9 +60,9 @@ pub struct Group {
 #[derive(Clone, Debug, Default)]
 pub struct Members {
     /// The e-mail addresses as they were first written.
-    pub emails: Texts,
+    pub emails: TextList,
     /// The names, in the same order.
-    pub names: Texts,
+    pub names: TextList,
 }
 
 /// Which groups are listed.

@@ -27,4 +27,4 @@ pub(super) use row::{RepairedTexts, Row, RowHandler};
 pub(super) use rows::{JsonRows, JsonTimestamp, TableSpec};
 pub(super) use sql::{Dialect, Sql, sql};
 pub(super) use template::Template;
-pub use texts::Texts;
+pub use texts::TextList;

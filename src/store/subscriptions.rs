@@ -15,13 +15,14 @@ mod managing;
 mod pending;
 mod progress;
 mod replay;
+mod states;
 
 use jiff::Timestamp;
 
 use super::engine::{Transaction, retry};
 use super::statement::{Argument, Dialect, Page, PageRequest, Row, Sql, sql};
 use super::{Store, StoreError};
-use crate::outbound::url_identity;
+use crate::outbound::{DeliveryReason, url_identity};
 pub use ahead::EventsAhead;
 pub use attempts::AttemptRecord;
 pub use due::{DueEvent, DueEvents, SentBody};
@@ -32,6 +33,7 @@ pub use pending::PendingEvents;
 use pending::count_pending;
 pub use progress::{FailedEvent, Progress, Standing, Written};
 pub use replay::{Replay, Replayed};
+pub use states::{SUBSCRIPTION_STATES, SUBSCRIPTION_TRANSITIONS, SubscriptionEvent};
 
 /// How many subscriptions an account may have.
 ///
@@ -113,7 +115,7 @@ pub struct Subscription {
     /// As the database spells it: `active`, `paused`, `failing`, `disabled` or `gone`.
     pub state: String,
     /// Why it is in this state, unless it is active.
-    pub reason: Option<String>,
+    pub reason: Option<DeliveryReason>,
     /// Since when attempts to reach the receiver fail.
     pub failing_since: Option<Timestamp>,
     /// When a receiver that fails is tried again.
@@ -174,7 +176,7 @@ impl Subscription {
             form: row.get(3)?,
             created_at: row.get(4)?,
             state: row.get(5)?,
-            reason: row.get(6)?,
+            reason: row.get::<Option<String>>(6)?.as_deref().map(DeliveryReason::read),
             failing_since: row.get(7)?,
             next_attempt_at: row.get(8)?,
             last_success_at: row.get(9)?,

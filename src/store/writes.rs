@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use super::engine::CountedBy;
-use super::statement::{Texts, sql};
+use super::statement::{TextList, sql};
 use super::{Store, StoreError};
 
 impl Store {
@@ -18,7 +18,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`]; on SQLite there are no such counters.
     pub async fn writes(&self, by: &CountedBy, names: &[String]) -> Result<HashMap<String, i64>, StoreError> {
-        let names: Texts = names.iter().collect();
+        let names: TextList = names.iter().collect();
         let sql = match by {
             CountedBy::Server(_) => sql!(
                 "{pg: SELECT datname::text, tup_inserted + tup_updated + tup_deleted

@@ -147,7 +147,7 @@ impl Directory {
     }
 
     /// This directory with some tenants added or changed, and others removed. Costs what the changes cost, whatever the
-    /// number of tenants. The hosts of `put` must be free, or those of tenants that are changed or removed.
+    /// number of tenants. The hosts of `put` must be free, or belong to tenants that are changed or removed.
     #[must_use]
     pub fn changed(&self, put: &[Arc<TenantConfig>], removed: &[Arc<str>]) -> Self {
         let mut after = Self {
@@ -226,14 +226,14 @@ impl Directory {
         self.by_slug.keys().map(|BySlug(entry)| &entry.config)
     }
 
-    /// Whether this directory was made by changes of another one, and not anew.
+    /// Whether this directory was derived from another one by changes.
     #[must_use]
     pub fn shares_with(&self, other: &Self) -> bool {
         self.by_slug.shares_with(&other.by_slug)
     }
 
     /// The configurations of tenants that this directory has and another one lacks, or has in another form. If one of them
-    /// was made from the other, this costs what the changes cost.
+    /// was derived from the other, this costs what the changes cost.
     pub fn configs_apart<'s>(&'s self, other: &'s Self) -> impl Iterator<Item = &'s Arc<TenantConfig>> {
         let apart = self.by_slug.keys_apart(&other.by_slug).map(|BySlug(entry)| &entry.config);
         apart.filter(|config| other.config(&config.slug).is_none_or(|known| !Arc::ptr_eq(known, config)))
@@ -339,7 +339,7 @@ impl Default for Directory {
     }
 }
 
-/// Applies token changes to tenants: cached answers from before no longer count.
+/// Applies token changes to tenants: they invalidate cached look-ups.
 #[derive(Debug)]
 pub struct TokenChanges {
     /// The tenants.

@@ -11,7 +11,7 @@ pub struct InFlight {
     most: u32,
 }
 
-/// The permit of one request; dropping it makes room for another.
+/// The permit of one request; dropping it releases it.
 #[derive(Debug)]
 pub struct InFlightPermit(Arc<InFlight>);
 

@@ -4,10 +4,10 @@
 //! With thousands of SQLite files, what costs is not the write but opening a file for it, and the log that the next
 //! close has to write back. So a time is written right after a request that used the database, while its connection
 //! is still open ([`Due::AfterRequest`]). Only if there is no such request for another hour is a connection opened for
-//! it ([`Due::Afterwards`]). A normal stop writes all unwritten times; a crash loses those of the last hour or two.
+//! it ([`Due::Afterwards`]). A normal stop writes all unwritten times; a crash loses the times of the last hour or two.
 //! Whenever a time is due, everything that is not written yet goes with it.
 //!
-//! A write is a commit, so the next time that a token's cached answer expires, the database is asked again instead of
+//! A write is a commit, so when a token's cached look-up next expires, the database is read again instead of
 //! the files' stamp (`verify.rs`). The new stamp can't be recorded with the write: another program could commit
 //! a revocation within the same step of the file's timestamp. That look-up, once an hour, uses an open connection too.
 
@@ -61,7 +61,7 @@ struct Uses {
 pub enum Due {
     /// Those of tokens not written for an hour. Their request has just ended.
     AfterRequest,
-    /// Those that were due an hour ago.
+    /// Uses that were due an hour ago.
     Afterwards,
     /// All.
     All,
@@ -210,7 +210,7 @@ impl UnwrittenUses {
 
     /// Writes them. If that fails, they are kept for the next attempt. Returns whether it succeeded.
     pub(super) async fn write(self) -> bool {
-        // A task of its own: a caller that stops waiting must not leave a commit without an answer.
+        // A task of its own: a caller that stops waiting must not leave the outcome of a commit unknown.
         tokio::spawn(self.write_in_turn()).await.unwrap_or(false)
     }
 

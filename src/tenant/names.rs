@@ -89,7 +89,7 @@ impl TokenNames {
                 *last = Some(Reading { at: Instant::now(), nameless: Some(unknown) });
                 self.known.store(Arc::new(known));
             }
-            Err(error) => tracing::debug!(cause = with_causes(&error), "the names of tokens can't be read"),
+            Err(error) => tracing::debug!(cause = with_causes(&error), "could not read the names of tokens"),
         }
     }
 }

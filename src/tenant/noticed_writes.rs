@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-/// How often a request looks for itself while writes may go unnoticed, or right after one.
+/// How often a request polls while writes may go undetected, or right after a write.
 ///
-/// Larger: it is answered later. Smaller: the database answers more of these looks.
+/// Larger: its response is later. Smaller: more polls of the database.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often a request looks for itself where each write is sure to be noticed.
+/// How often a request polls if every write is detected.
 ///
-/// Larger: it is answered later if a write goes unnoticed nevertheless. Smaller: waiting takes more connections.
+/// Larger: its response is later if a write still goes undetected. Smaller: waiting takes more connections.
 const RARE_LOOKS: Duration = Duration::from_secs(10);
 
-/// For how long after a noticed write a request looks often: the commit may follow what was noticed.
+/// For how long after a detected write a request polls often: the commit may follow the detected write.
 ///
-/// Larger: more looks for nothing. Smaller: a slow commit is seen by the next rare look.
+/// Larger: more polls that find nothing. Smaller: the next rare poll finds a slow commit.
 const RECENT: Duration = Duration::from_secs(2);
 
 /// The requests of a node that wait for changes, by tenant.
@@ -35,11 +35,11 @@ struct Readers {
     noticed: watch::Sender<Noticed>,
 }
 
-/// What is known of writes to a database.
+/// The writes to a database, as far as they are known.
 #[derive(Clone, Copy, Debug, Default)]
 struct Noticed {
     last: Option<Instant>,
-    /// Whether each write is sure to be noticed.
+    /// Whether every write is detected.
     is_reliable: bool,
 }
 
@@ -103,7 +103,7 @@ impl NoticedWrites {
 }
 
 impl WaitingReader {
-    /// Returns when it is time to look for changes: a write was noticed, or none was for a while.
+    /// Returns when it is time to poll: a write was detected, or none was for a while.
     pub async fn next_look(&mut self) {
         // The sender is kept as long as this reader.
         let _ = tokio::time::timeout(self.rest(), self.noticed.changed()).await;

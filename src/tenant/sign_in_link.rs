@@ -18,7 +18,7 @@ use crate::store::{Actor, AdminLink, Store, StoreError};
 /// unread.
 pub const MAX_VALID: Duration = Duration::from_hours(7 * 24);
 
-/// How long a link is valid unless something else is asked for.
+/// How long a link is valid by default.
 ///
 /// Larger: a link in a message that was forwarded still signs in. Smaller: it expires before the message is read.
 pub const DEFAULT_VALID: Duration = Duration::from_hours(1);

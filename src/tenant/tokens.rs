@@ -31,13 +31,13 @@ pub struct Tokens {
     pub names: TokenNames,
     /// When they were last used.
     pub last_used: LastUsed,
-    /// How many requests each made.
+    /// The number of requests of each.
     pub usage: TokenUsage,
     changes: AtomicU64,
 }
 
 impl Tokens {
-    /// The tokens of a new generation, of which nothing is known yet.
+    /// The tokens of a new generation, before anything is known.
     pub(super) fn new() -> Self {
         Self {
             generation: Generation::begin(),

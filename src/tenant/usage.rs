@@ -1,4 +1,4 @@
-//! How many requests each token made: counted in memory, written behind by the hour, and kept by the minute for an hour.
+//! The number of requests of each token: counted in memory, written behind by the hour, and kept by the minute for an hour.
 //!
 //! The minutes are for the chart of the last hour, which nodes add up through Redis ([`minutes`]). The hours wait for the
 //! next write of last-used times ([`super::last_used`]) and go into the same transaction, so they need no connection of
@@ -33,7 +33,7 @@ const MAX_TOKENS_A_MINUTE: usize = 64;
 /// All tokens that are not counted separately. No token has this number.
 pub const OTHERS: i64 = 0;
 
-/// How many rows may wait to be written. Beyond that, those of the oldest hour are dropped.
+/// How many rows may wait to be written. Beyond that, the rows of the oldest hour are dropped.
 ///
 /// Larger: an account whose database can't be written for days takes more memory. Smaller: it loses hours sooner.
 const MAX_UNWRITTEN: usize = 50_000;
@@ -43,12 +43,12 @@ const MAX_UNWRITTEN: usize = 50_000;
 /// Larger: a page takes longer while a write hangs. Smaller: after a slow write it may count an hour twice.
 const TURN_WAIT: Duration = Duration::from_millis(500);
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateOutcome {
     /// It was within the rate limit.
     Admitted,
-    /// It was answered with 429.
+    /// Its response was 429.
     Refused,
 }
 
@@ -74,7 +74,7 @@ pub struct TokenUsage {
 struct Counted {
     /// The minute of `current`.
     minute: i64,
-    /// By token, sorted. Inline, since an account mostly has one, and is rarely in a CPU cache.
+    /// By token, sorted. Inline, since most accounts have one, and are rarely in a CPU cache.
     current: SmallVec<[CurrentCounts; 1]>,
     /// The minutes before, oldest first.
     past: VecDeque<MinuteUsage>,
@@ -113,7 +113,7 @@ impl TokenUsage {
     pub fn count(&self, token: i64, outcome: RateOutcome, now: Timestamp) -> bool {
         let minute = minute_of(now);
         let mut counted = self.lock();
-        // A clock that is set back a little goes on with the same minute.
+        // After a clock is set back a little, the same minute continues.
         if minute > counted.minute || minute < counted.minute - 1 {
             counted.begin(minute);
         }

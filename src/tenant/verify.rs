@@ -1,12 +1,12 @@
 //! Verifies a token: whether it is one of this tenant's, and which.
 //!
-//! The database's answers are cached, for known and for unknown tokens. How long one is valid depends on whether
+//! Look-ups in the database are cached, for known and for unknown tokens. How long one is valid depends on whether
 //! changes are received ([`crate::shared::announce`]). While they are, a change immediately invalidates all cached
 //! answers of its tenant. If Redis is configured but changes are not received, a known token is cached so briefly
 //! that a revocation takes effect in time. An unknown token is cached only while changes are received, so that a new
 //! token works immediately.
 //!
-//! When a cached answer expires, a SQLite database without a commit since then is not asked again ([`CommitStamp`]):
+//! When a cached look-up expires, a SQLite database without a commit since then is not read again ([`CommitStamp`]):
 //! a gateway with thousands of them has connections to few, and would open a file for most look-ups.
 //!
 //! A cached token carries its expiry, which is compared with the clock at each use. So it is refused at that instant on
@@ -26,7 +26,7 @@ use crate::metrics::{Metrics, TokenCheck};
 use crate::shared::announce::TokenChangeSubscription;
 use crate::store::{CommitStamp, StoreError};
 
-/// How long an answer is valid while changes are received.
+/// How long a cached look-up is valid while changes are received.
 ///
 /// Larger: a token that is revoked by SQL, or by a command that can't reach Redis, is accepted for longer. Smaller:
 /// more look-ups, each of which needs a connection to one of thousands of databases.
@@ -42,7 +42,7 @@ const WITHOUT_REDIS: Duration = Duration::from_secs(4);
 /// Larger: a revocation takes more than a second to take effect. Smaller: more look-ups.
 const WHILE_NOT_RECEIVING: Duration = Duration::from_millis(800);
 
-/// How many answers are cached. The cache prefers frequently used tokens, so a flood of invented ones does not evict
+/// How many look-ups are cached. The cache prefers frequently used tokens, so a flood of invented ones does not evict
 /// them.
 ///
 /// Larger: more memory, about 300 bytes each. Smaller: more look-ups on busy gateways.
@@ -58,7 +58,7 @@ pub struct TokenVerifier {
     metrics: Metrics,
 }
 
-/// What a database answered, when, and the state at that time.
+/// The result of a look-up, when, and the state at that time.
 #[derive(Clone, Debug)]
 struct CachedAnswer {
     answer: LookUpResult,
@@ -73,7 +73,7 @@ struct CachedAnswer {
 enum LookUpResult {
     Known(Arc<Token>),
     Unknown,
-    /// No answer. Shared by concurrent requests for the same token, and never valid for later ones.
+    /// A failed look-up. Shared by concurrent requests for the same token, and never valid for later ones.
     Failed(Arc<StoreError>),
 }
 
@@ -93,7 +93,7 @@ impl TokenVerifier {
         Self { answers, listening, missed, metrics }
     }
 
-    /// The tenant's token with a digest, if a valid answer is cached. Most requests need no more.
+    /// The tenant's token with a digest, if a valid look-up is cached. Most requests need no more.
     pub async fn recall(&self, tenant: &Tenant, digest: &TokenDigest) -> Option<Arc<Token>> {
         let cached = self.answers.get(&(tenant.tokens.generation, *digest)).await?;
         if !self.is_valid(&cached, self.changes(tenant)) {
@@ -111,7 +111,7 @@ impl TokenVerifier {
     /// tenant's alike.
     ///
     /// # Errors
-    /// The [`StoreError`] if the tenant's database can't answer.
+    /// The [`StoreError`] if the tenant's database fails.
     pub async fn verify(&self, tenant: &Tenant, digest: TokenDigest) -> Result<Option<Arc<Token>>, Arc<StoreError>> {
         let (changes, key) = (self.changes(tenant), (tenant.tokens.generation, digest));
         let before = self.answers.get(&key).await;
@@ -193,7 +193,7 @@ mod tests {
         database = "sqlite:acme.db"
     "#;
 
-    /// Ages all cached answers until they are no longer valid.
+    /// Ages all cached look-ups until they are no longer valid.
     async fn age(verifier: &TokenVerifier) {
         for (key, cached) in &verifier.answers {
             let at = cached.at.checked_sub(2 * WITHOUT_REDIS).expect("the machine runs for longer");

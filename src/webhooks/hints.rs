@@ -1,8 +1,8 @@
 //! Hints that a database was written, for thousands of databases at a small cost and without a connection to each.
 //!
-//! For a SQLite file, its commit stamp; for Postgres, the counters of writes, by one statement for all watched databases of
-//! a server. `LISTEN` would take a connection for each database, be lost behind poolers, and make the commits of a server
-//! wait for each other.
+//! For a SQLite file the hint is its commit stamp; for Postgres, the counters of writes, read with one statement for all
+//! watched databases of a server. `LISTEN` would need a connection for each database, would not work behind poolers, and
+//! would serialize the commits of a server.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,27 +11,26 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
-use super::Hub;
-use super::watch::WatchedTenant;
+use super::DeliveryContext;
 use crate::store::{CommitStamp, CountedBy, with_causes};
 
 /// How long a server may take to return its counters.
 ///
-/// Larger: hints of the others are late while one hangs. Smaller: a server under load gives none.
+/// Larger: hints of all servers are late while one hangs. Smaller: a server under load gives no hints.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// What a tenant's database looked like when hints were last gathered.
+/// The state of a tenant's database when hints were last gathered.
 #[derive(Debug, Default)]
 pub(super) struct Hints {
     stamp: Option<CommitStamp>,
     counter: Option<Counter>,
 }
 
-/// What counts the writes of a tenant on Postgres.
+/// The counter of a tenant's writes on Postgres.
 #[derive(Debug)]
 pub(super) struct Counter {
     by: CountedBy,
-    /// Of the database or the schema.
+    /// The name of the database or of the schema.
     name: String,
     writes: Option<i64>,
     /// Whether the server counts each write.
@@ -39,7 +38,7 @@ pub(super) struct Counter {
 }
 
 impl Counter {
-    /// `names` are those of the database and of the schema.
+    /// `names`: of the database and of the schema.
     pub(super) fn new(by: CountedBy, [database, schema]: [String; 2], is_complete: bool) -> Self {
         let name = if matches!(by, CountedBy::Server(_)) { database } else { schema };
         Self { by, name, writes: None, is_complete }
@@ -47,7 +46,7 @@ impl Counter {
 }
 
 impl Hints {
-    /// Those of a tenant that was last read when its database had a stamp.
+    /// The hints of a tenant that was last read when its database had a stamp.
     pub(super) fn since(stamp: CommitStamp) -> Self {
         Self { stamp: Some(stamp), counter: None }
     }
@@ -64,7 +63,7 @@ impl Hints {
         }
     }
 
-    /// Whether a write would be noticed: there has been a hint, and each write gives one.
+    /// Whether every write is detected: there has been a hint, and each write gives one.
     pub(super) fn are_reliable(&self) -> bool {
         match &self.counter {
             Some(counter) => counter.is_complete && counter.writes.is_some(),
@@ -74,10 +73,10 @@ impl Hints {
 }
 
 /// Marks the watched tenants whose databases were written since the last time.
-pub(super) async fn gather(hub: &Hub) {
+pub(super) async fn gather(context: &DeliveryContext) {
     let mut files = Vec::new();
     let mut counted: HashMap<CountedBy, Vec<(Arc<str>, String)>> = HashMap::new();
-    for (slug, tenant) in hub.watched.lock().iter() {
+    for (slug, tenant) in context.watched.lock().iter() {
         match &tenant.hints.counter {
             Some(counter) => {
                 counted.entry(counter.by.clone()).or_default().push((Arc::clone(slug), counter.name.clone()));
@@ -85,32 +84,32 @@ pub(super) async fn gather(hub: &Hub) {
             None => files.push(Arc::clone(slug)),
         }
     }
-    compare_stamps(hub, files).await;
-    // At once, and not for ever: a server that hangs must not hold up the hints of the others.
-    let servers = counted.iter().map(|(by, tenants)| timeout(LIMIT, compare_writes(hub, by, tenants)));
+    compare_stamps(context, files).await;
+    // All at once, with a time limit: a server that hangs must not delay the hints of the others.
+    let servers = counted.iter().map(|(by, tenants)| timeout(LIMIT, compare_writes(context, by, tenants)));
     join_all(servers).await;
 }
 
-/// Watches every tenant for which a request waits, and sets on those requests whether each write will be noticed. Returns
+/// Watches every tenant for which a request waits, and tells those requests whether each write will be detected. Returns
 /// whether any request waits.
-pub(super) fn wake_readers(hub: &Hub) -> bool {
-    let waited_for = hub.noticed_writes.waited_for();
+pub(super) fn wake_readers(context: &DeliveryContext) -> bool {
+    let waited_for = context.noticed_writes.waited_for();
     for slug in &waited_for {
-        let is_reliable = hub.watched.lock().get(slug).map(|tenant| tenant.hints.are_reliable());
-        hub.noticed_writes.set_reliable(slug, is_reliable.unwrap_or(false));
+        let is_reliable = context.watched.lock().get(slug).map(|tenant| tenant.hints.are_reliable());
+        context.noticed_writes.set_reliable(slug, is_reliable.unwrap_or(false));
         if is_reliable.is_none() {
-            hub.watched.look_at(slug, hub.duty(slug));
+            context.watched.poll_now(slug, context.duty(slug));
         }
     }
     !waited_for.is_empty()
 }
 
-async fn compare_stamps(hub: &Hub, slugs: Vec<Arc<str>>) {
-    // Without any, no thread is needed either.
+async fn compare_stamps(context: &DeliveryContext, slugs: Vec<Arc<str>>) {
+    // Without SQLite files, no thread is needed.
     if slugs.is_empty() {
         return;
     }
-    let directory = hub.directory.load_full();
+    let directory = context.directory.load_full();
     // Reading metadata may wait for the disk.
     let stamped = tokio::task::spawn_blocking(move || {
         let stamp = |slug: Arc<str>| {
@@ -121,43 +120,47 @@ async fn compare_stamps(hub: &Hub, slugs: Vec<Arc<str>>) {
     });
     for (slug, stamp) in stamped.await.unwrap_or_default() {
         match stamp {
-            None => hub.watched.forget(&slug),
+            None => context.watched.forget(&slug),
             Some(stamp) => {
-                let before = |tenant: &mut WatchedTenant| std::mem::replace(&mut tenant.hints.stamp, stamp);
-                let before = hub.watched.lock().get_mut(&slug).map(before);
+                // Not within the condition, which would hold the lock that `note_written` takes.
+                let before = context
+                    .watched
+                    .lock()
+                    .get_mut(&slug)
+                    .map(|tenant| std::mem::replace(&mut tenant.hints.stamp, stamp));
                 if let Some(before) = before {
-                    note(hub, &slug, before, stamp);
+                    note(context, &slug, before, stamp);
                 }
             }
         }
     }
 }
 
-/// Notes what a hint says, compared with the one before.
-fn note<T: PartialEq>(hub: &Hub, slug: &str, before: Option<T>, now: Option<T>) {
+/// Compares a hint with the previous one.
+fn note<T: PartialEq>(context: &DeliveryContext, slug: &str, before: Option<T>, now: Option<T>) {
     match (before, now) {
         (before, now) if before == now => {}
-        // What was written between the last look and the first hint gave none.
+        // A write between the last poll and the first hint gave no hint.
         (None, Some(_)) => {
-            hub.watched.look_within(slug, Duration::ZERO);
-            hub.noticed_writes.wake(slug);
+            context.watched.poll_within(slug, Duration::ZERO);
+            context.noticed_writes.wake(slug);
         }
-        (_, None) => hub.watched.look_within(slug, hub.config.sweep),
+        (_, None) => context.watched.poll_within(slug, context.config.sweep),
         (Some(_), Some(_)) => {
-            hub.watched.note_written(slug);
-            hub.noticed_writes.note(slug);
+            context.watched.note_written(slug);
+            context.noticed_writes.note(slug);
         }
     }
 }
 
-async fn compare_writes(hub: &Hub, by: &CountedBy, tenants: &[(Arc<str>, String)]) {
+async fn compare_writes(context: &DeliveryContext, by: &CountedBy, tenants: &[(Arc<str>, String)]) {
     let names: Vec<String> = tenants.iter().map(|(_, name)| name.clone()).collect();
     let mut writes = HashMap::new();
-    // Any of them can answer for all; one that is gone or can't be reached must not hide the others.
+    // Any of the databases returns the counters of all; try the next if one is deleted or unreachable.
     for (slug, _) in tenants {
-        let database = hub.directory.load().tenant(slug).map(|tenant| Arc::clone(&tenant.database));
+        let database = context.directory.load().tenant(slug).map(|tenant| Arc::clone(&tenant.database));
         let Some(database) = database else {
-            hub.watched.forget(slug);
+            context.watched.forget(slug);
             continue;
         };
         let asked = async { database.store().await?.writes(by, &names).await };
@@ -167,18 +170,24 @@ async fn compare_writes(hub: &Hub, by: &CountedBy, tenants: &[(Arc<str>, String)
                 break;
             }
             Err(error) => {
-                tracing::debug!(tenant = &**slug, cause = with_causes(&error), "a server's counters could not be read");
+                tracing::debug!(
+                    tenant = &**slug,
+                    cause = with_causes(&error),
+                    "could not read the write counters of a server"
+                );
             }
         }
     }
     for (slug, name) in tenants {
         let now = writes.get(name).copied();
-        let change =
-            |tenant: &mut WatchedTenant| Some(std::mem::replace(&mut tenant.hints.counter.as_mut()?.writes, now));
-        // Not within the condition, which would hold the lock that noting takes.
-        let before = hub.watched.lock().get_mut(slug).and_then(change);
+        // Not within the condition, which would hold the lock that `note_written` takes.
+        let before = context
+            .watched
+            .lock()
+            .get_mut(slug)
+            .and_then(|tenant| Some(std::mem::replace(&mut tenant.hints.counter.as_mut()?.writes, now)));
         if let Some(before) = before {
-            note(hub, slug, before, now);
+            note(context, slug, before, now);
         }
     }
 }

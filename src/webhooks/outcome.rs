@@ -5,9 +5,9 @@ use std::time::Duration;
 use http::StatusCode;
 use rand::RngExt;
 
-use crate::outbound::{Attempt, SendError};
+use crate::outbound::{Attempt, DeliveryReason, SendError};
 
-/// The pauses after failures that follow each other; the last one is repeated.
+/// The pauses after consecutive failures; the last one is repeated.
 const PAUSES: [Duration; 7] = [
     Duration::from_secs(5),
     Duration::from_secs(30),
@@ -18,8 +18,8 @@ const PAUSES: [Duration; 7] = [
     Duration::from_hours(1),
 ];
 
-/// By how much a pause is lengthened or shortened at random, so that receivers that were down are not called at once
-/// by everyone.
+/// By how much a pause is lengthened or shortened at random, so that a receiver that works again does not get all requests at
+/// once.
 const JITTER: f64 = 0.2;
 
 /// What an attempt means.
@@ -27,14 +27,14 @@ const JITTER: f64 = 0.2;
 pub(super) enum Outcome {
     /// The receiver has the event.
     Accepted,
-    /// The receiver does not exist any more.
+    /// The receiver no longer exists.
     Gone,
-    /// The receiver works, and refuses this event.
-    Refused(String),
+    /// The receiver works, but refuses this event.
+    Refused(DeliveryReason),
     /// No event can be delivered now.
     Unreachable {
         /// Why.
-        reason: String,
+        reason: DeliveryReason,
         /// How long the receiver asks to wait.
         retry_after: Option<Duration>,
     },
@@ -53,7 +53,7 @@ impl Outcome {
                 | StatusCode::UNPROCESSABLE_ENTITY => Self::Refused(answered(answer.status)),
                 status => Self::Unreachable { reason: answered(status), retry_after: answer.retry_after },
             },
-            Err(error) => Self::Unreachable { reason: error.told(), retry_after: None },
+            Err(error) => Self::Unreachable { reason: (*error).into(), retry_after: None },
         }
     }
 
@@ -69,11 +69,11 @@ impl Outcome {
     }
 }
 
-fn answered(status: StatusCode) -> String {
-    format!("the receiver answered {}", status.as_str())
+fn answered(status: StatusCode) -> DeliveryReason {
+    DeliveryReason::Status { status: status.as_u16() }
 }
 
-/// The pause after a number of failures, from 1, or the one that the receiver asks for if that is longer.
+/// The pause after a number of failures, from 1; or the pause that the receiver asks for, if that is longer.
 pub(super) fn pause(failures: u32, retry_after: Option<Duration>) -> Duration {
     let at = usize::try_from(failures.saturating_sub(1)).unwrap_or(usize::MAX).min(PAUSES.len() - 1);
     let pause = PAUSES[at].mul_f64(rand::rng().random_range(1.0 - JITTER..=1.0 + JITTER));

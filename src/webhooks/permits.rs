@@ -1,8 +1,8 @@
-//! How many requests to receivers are made at once: by the node, for a tenant, to a host, and to slow hosts together.
+//! How many requests to receivers run at once: of the node, of a tenant, to a host, and to all slow hosts.
 //!
-//! Waiting is fair, and in the order of the narrowest limit first, so that requests that wait for a busy host hold no
-//! permit of the node. Many tenants may send to one host, as that of an automation service: at most one request of each waits for
-//! the limits that are common, so they take turns, and how fast it answers one tenant says nothing about the others.
+//! Waiting is fair, and begins with the narrowest limit, so requests that wait for a busy host hold no permit of the node. Many
+//! tenants may send to one host, such as an automation service: at most one request of each tenant waits for the shared
+//! limits, so they take turns, and a host may be slow for one tenant and fast for the others.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -16,27 +16,27 @@ use crate::outbound::Target;
 
 /// How long the median request to a slow receiver takes.
 ///
-/// Larger: receivers that do their work before they answer may use up the permits. Smaller: ordinary ones far away
-/// share a quarter of them.
+/// Larger: receivers that do their work before they respond may use up the permits. Smaller: distant ordinary receivers share
+/// a quarter of them.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// Slow receivers together may use one in this many permits of the node.
+/// The part of the node's permits that all slow receivers share, as a divisor.
 ///
-/// Larger: they are served later. Smaller: they delay the others.
+/// Larger: slow receivers get events later. Smaller: they delay the others.
 const SLOW_SHARE: usize = 4;
 
-/// Of how many requests to a host the median is taken.
+/// Window of the median, in requests to a host.
 ///
-/// Larger: a host that has become slow is noticed later. Smaller: a few slow answers make it one.
+/// Larger: a host that has become slow is noticed later. Smaller: a few slow responses make a host "slow".
 const REMEMBERED: usize = 9;
 
-/// How many slow ways are remembered that no request uses: those that were used last.
+/// How many unused slow routes are kept: the latest ones.
 ///
-/// Larger: an account that sends to ever new slow hosts occupies more memory. Smaller: a slow receiver delays the first
-/// requests of others, until it is known to be slow again.
+/// Larger: an account with many slow hosts uses more memory. Smaller: a slow receiver delays the first requests to others,
+/// until it is found to be slow again.
 const MAX_SLOW: usize = 1024;
 
-/// How many KiB bodies in flight may have together.
+/// The size of all bodies in flight, in KiB.
 ///
 /// Larger: more memory. Smaller: long bodies wait for each other.
 const MAX_KIB: u32 = 64 * 1024;
@@ -51,19 +51,19 @@ pub(super) struct Permits {
     per_host: usize,
     tenants: Shared<Arc<str>, Semaphore>,
     hosts: Shared<String, Semaphore>,
-    ways: Shared<(Arc<str>, String), Way>,
+    routes: Shared<(Arc<str>, String), Route>,
 }
 
-/// What a tenant sends to one host and port.
+/// The requests of a tenant to one host and port.
 #[derive(Debug)]
-struct Way {
+struct Route {
     /// Held while a request waits.
     turn: Arc<Semaphore>,
     /// How long the latest requests took, and when the last one ended.
     took: Mutex<(VecDeque<Duration>, Option<Instant>)>,
 }
 
-impl Way {
+impl Route {
     fn new() -> Self {
         Self { turn: Arc::new(Semaphore::new(1)), took: Mutex::default() }
     }
@@ -91,19 +91,18 @@ impl Way {
     }
 }
 
-/// Values that live at least as long as they are used.
+/// Values that are shared while they are used.
 #[derive(Debug)]
 struct Shared<K, V>(Mutex<HashMap<K, Arc<V>>>);
 
 impl<K: Hash + Eq, V> Shared<K, V> {
-    /// A value, or a new one. Of those that are not in use, the [`MAX_SLOW`] are kept for which `last` returns the latest
-    /// instants.
+    /// A known value, or a new one. Of the unused values, the [`MAX_SLOW`] with the latest instants of `last` are kept.
     fn get(&self, key: K, new: impl FnOnce() -> V, last: impl Fn(&V) -> Option<Instant>) -> Arc<V> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.get(&key) {
             return Arc::clone(known);
         }
-        // Before the map would grow, so each value is looked at a few times at most.
+        // Only before the map would grow, so each value is visited a few times at most.
         if all.len() == all.capacity() {
             let is_unused = |value: &Arc<V>| Arc::strong_count(value) == 1;
             let mut kept: Vec<_> =
@@ -117,12 +116,12 @@ impl<K: Hash + Eq, V> Shared<K, V> {
     }
 }
 
-/// The permits of a tenant and a host, for one subscription.
+/// The limits of a tenant and a host that apply to one subscription.
 #[derive(Clone, Debug)]
-pub(super) struct Lane {
+pub(super) struct Limits {
     tenant: Arc<Semaphore>,
     host: Arc<Semaphore>,
-    way: Arc<Way>,
+    route: Arc<Route>,
 }
 
 /// The permits of one request.
@@ -140,40 +139,40 @@ impl Permits {
             per_host: config.requests.per_host as usize,
             tenants: Shared(Mutex::default()),
             hosts: Shared(Mutex::default()),
-            ways: Shared(Mutex::default()),
+            routes: Shared(Mutex::default()),
         }
     }
 
     /// The limits that apply to a subscription.
-    pub(super) fn lane(&self, tenant: &Arc<str>, target: &Target) -> Lane {
+    pub(super) fn limits(&self, tenant: &Arc<str>, target: &Target) -> Limits {
         let host = format!("{}:{}", target.host(), target.port());
-        Lane {
+        Limits {
             tenant: self.tenants.get(Arc::clone(tenant), || Semaphore::new(self.per_tenant), |_| None),
-            way: self.ways.get((Arc::clone(tenant), host.clone()), Way::new, Way::slow_at),
+            route: self.routes.get((Arc::clone(tenant), host.clone()), Route::new, Route::slow_at),
             host: self.hosts.get(host, || Semaphore::new(self.per_host), |_| None),
         }
     }
 
-    /// Waits until a request with a body of this many bytes may be made.
-    pub(super) async fn acquire(&self, lane: &Lane, bytes: usize) -> Permit {
+    /// Waits until a request with a body of this many bytes may run.
+    pub(super) async fn acquire(&self, limits: &Limits, bytes: usize) -> Permit {
         let kib = u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX).min(MAX_KIB);
-        let slow = lane.way.is_slow().then_some((&self.slow, 1));
-        let wanted = [(&lane.tenant, 1), (&lane.way.turn, 1), (&lane.host, 1)];
+        let slow = limits.route.is_slow().then_some((&self.slow, 1));
+        let wanted = [(&limits.tenant, 1), (&limits.route.turn, 1), (&limits.host, 1)];
         let mut held = Vec::with_capacity(6);
         for (semaphore, count) in wanted.into_iter().chain(slow).chain([(&self.node, 1), (&self.kib, kib)]) {
             let permit = Arc::clone(semaphore).acquire_many_owned(count).await;
             held.push(permit.expect("it is never closed"));
         }
-        // It waits no more.
+        // The next request of the tenant may wait now.
         drop(held.remove(1));
         Permit(held)
     }
 }
 
-impl Lane {
+impl Limits {
     /// Notes how long a request took.
     pub(super) fn note(&self, took: Duration) {
-        self.way.note(took);
+        self.route.note(took);
     }
 }
 
@@ -189,13 +188,13 @@ mod tests {
         config.requests.per_host = 1;
         let permits = Arc::new(Permits::new(&config));
         let target = Target::parse("https://hooks.test/").unwrap();
-        let lane = |tenant: &str| permits.lane(&tenant.into(), &target);
-        let held = permits.acquire(&lane("many"), 0).await;
+        let limits = |tenant: &str| permits.limits(&tenant.into(), &target);
+        let held = permits.acquire(&limits("many"), 0).await;
         let (admitted, mut order) = mpsc::unbounded_channel();
         for tenant in ["many", "many", "many", "one"] {
-            let (permits, lane, admitted) = (Arc::clone(&permits), lane(tenant), admitted.clone());
+            let (permits, limits, admitted) = (Arc::clone(&permits), limits(tenant), admitted.clone());
             tokio::spawn(async move {
-                let permit = permits.acquire(&lane, 0).await;
+                let permit = permits.acquire(&limits, 0).await;
                 admitted.send((tenant, permit)).unwrap();
             });
             // It waits before the next one comes.
@@ -213,17 +212,17 @@ mod tests {
     #[test]
     fn slow_ways_that_are_not_in_use_are_remembered_up_to_a_number_of_the_latest() {
         let permits = Permits::new(&WebhookConfig::default());
-        let lane =
-            |host: usize| permits.lane(&"many".into(), &Target::parse(&format!("https://h{host}.test/")).unwrap());
+        let limits =
+            |host: usize| permits.limits(&"many".into(), &Target::parse(&format!("https://h{host}.test/")).unwrap());
         let slow = |host: usize| {
-            let lane = lane(host);
-            (0..REMEMBERED).for_each(|_| lane.note(SLOW));
+            let limits = limits(host);
+            (0..REMEMBERED).for_each(|_| limits.note(SLOW));
         };
         let hosts = 8 * MAX_SLOW;
         (0..hosts).for_each(slow);
-        let known = permits.ways.0.lock().unwrap().len();
+        let known = permits.routes.0.lock().unwrap().len();
         assert!(known <= 4 * MAX_SLOW, "{known} of {hosts}");
-        assert!(lane(hosts - 1).way.is_slow(), "the latest ones are remembered");
-        assert!(!lane(0).way.is_slow(), "the first ones are forgotten");
+        assert!(limits(hosts - 1).route.is_slow(), "the latest ones are remembered");
+        assert!(!limits(0).route.is_slow(), "the first ones are forgotten");
     }
 }

@@ -1,12 +1,12 @@
-//! One request of a sender, once it has its permits.
+//! One request of a sender, which waits for its permits.
 
 use std::time::Instant;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use super::Hub;
-use super::permits::Lane;
+use super::DeliveryContext;
+use super::permits::Limits;
 use crate::api::EnvelopeBody;
 use crate::outbound::{Attempt, EventId, Message, SigningSecret, Target};
 use crate::store::DueEvent;
@@ -17,21 +17,28 @@ pub(super) struct Ready {
     pub(super) body: EnvelopeBody,
 }
 
-/// What came of a request. None: it was not made, because the node stops.
+/// The end of a request.
 pub(super) struct Sent {
     pub(super) ready: Ready,
     pub(super) at: Timestamp,
+    /// The outcome; `None` if the node is stopping.
     pub(super) attempt: Option<Attempt>,
 }
 
 /// Sends an event as soon as the limits allow.
-pub(super) async fn send(hub: &Hub, lane: &Lane, target: &Target, secrets: &[SigningSecret], ready: Ready) -> Sent {
+pub(super) async fn send(
+    context: &DeliveryContext,
+    limits: &Limits,
+    target: &Target,
+    secrets: &[SigningSecret],
+    ready: Ready,
+) -> Sent {
     let not_sent = |ready| Sent { ready, at: Timestamp::now(), attempt: None };
     let permit = tokio::select! {
-        permit = hub.permits.acquire(lane, ready.body.json.len()) => permit,
-        () = hub.stopping.cancelled() => return not_sent(ready),
+        permit = context.permits.acquire(limits, ready.body.json.len()) => permit,
+        () = context.stopping.cancelled() => return not_sent(ready),
     };
-    // A stored id is one that was written here.
+    // Stored ids are always valid.
     let Ok(id) = EventId::parse(&ready.body.id) else { return not_sent(ready) };
     let (at, began) = (Timestamp::now(), Instant::now());
     let message = Message {
@@ -42,10 +49,10 @@ pub(super) async fn send(hub: &Hub, lane: &Lane, target: &Target, secrets: &[Sig
         body: Bytes::from(ready.body.json.clone()),
         secrets,
     };
-    hub.metrics.in_flight.inc();
-    let attempt = hub.client.send(&message).await;
-    hub.metrics.in_flight.dec();
-    lane.note(began.elapsed());
+    context.metrics.in_flight.inc();
+    let attempt = context.client.send(&message).await;
+    context.metrics.in_flight.dec();
+    limits.note(began.elapsed());
     drop(permit);
     Sent { ready, at, attempt: Some(attempt) }
 }

@@ -1,8 +1,8 @@
 //! Delivers the events of one subscription, from leasing it until nothing is due.
 //!
 //! Up to `per_subscription` requests run at once, each of another submission, so events of a submission arrive in their
-//! order. An outcome is written before the next request takes its place: if this node dies, at most
-//! `per_subscription` events are sent twice.
+//! order. An outcome is written before the next request starts: if this node dies, at most `per_subscription` events are sent
+//! twice.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::Hub;
+use super::DeliveryContext;
 use super::outcome::{Outcome, pause};
-use super::permits::Lane;
+use super::permits::Limits;
 use super::request::{Ready, Sent, send};
 use super::signing::end_unusable;
 use crate::api::{Envelope, EnvelopeBody, ShownSubmissions, attempt_record};
-use crate::outbound::{SigningSecret, Target, signing_secrets};
+use crate::outbound::{DeliveryReason, SigningSecret, Target, signing_secrets};
 use crate::store::{
     DueEvent, DueEvents, Event, FailedEvent, LeasedSubscription, Progress, SentBody, Standing, Store, StoreError,
     Written,
@@ -35,84 +35,84 @@ const READ_AT_ONCE: u32 = 16;
 /// Larger and smaller: as for [`READ_AT_ONCE`].
 const MAX_READ_AT_ONCE: u32 = 64;
 
-/// How many events may be done beyond one that is not: their numbers are written with each outcome.
+/// How many events may be done after one that is not: their numbers are written with each outcome.
 ///
-/// Larger: while one request is slow, each write is longer. Smaller: one slow request holds up the others.
+/// Larger: while one request is slow, each write is longer. Smaller: one slow request delays the others.
 const MAX_AHEAD: usize = 256;
 
 /// After how many attempts the delivery log is pruned.
 ///
-/// Larger: it has more than it keeps for longer. Smaller: each delivery costs more.
+/// Larger: it exceeds its limits for longer. Smaller: each delivery takes longer.
 const PRUNED_EVERY: usize = 100;
 
-/// How soon after nothing was due it is looked for again while requests are running.
+/// How soon due events are read again while requests are running, after none were due.
 ///
 /// Larger: events wait while a slow request runs. Smaller: more statements that find nothing.
 const READ_AGAIN: Duration = Duration::from_millis(500);
 
-/// How long an outcome waits for those of the other requests, to be written together.
+/// How long an outcome waits for those of other requests, to be written together.
 ///
-/// Larger: a receiver gets fewer events a second. Smaller: a write, which costs more than a request, has fewer outcomes.
+/// Larger: a receiver gets fewer events a second. Smaller: more writes, which take longer than requests.
 const GATHER: Duration = Duration::from_millis(2);
 
 /// One lease of a subscription.
 pub(super) struct Sender {
-    hub: Arc<Hub>,
+    context: Arc<DeliveryContext>,
     tenant: Arc<Tenant>,
     store: Arc<Store>,
     leased: LeasedSubscription,
     target: Arc<Target>,
     secrets: Arc<[SigningSecret]>,
-    lane: Lane,
+    limits: Limits,
     queue: VecDeque<Ready>,
-    /// How many events are read at once now, and when that was last done.
+    /// How many events are read at once now, and when they were last read.
     read_at_once: u32,
     read_at: Option<Instant>,
     flight: JoinSet<Sent>,
-    /// The submissions of which a request is running.
+    /// The submissions with a running request.
     busy: HashSet<i64>,
     /// How many requests may run at once now.
     at_once: usize,
     /// Events up to here were read.
     taken: i64,
-    /// Those of them that are in turn, and not done.
+    /// The read events that are in turn and not done.
     open: BTreeSet<i64>,
     /// Events beyond the position that are done.
     done: BTreeSet<i64>,
-    /// Events to be sent again that can't be: their submissions are gone.
+    /// Events that can't be sent again: their submissions were deleted.
     dropped: Vec<(i64, i64)>,
     /// How many attempts were added to the delivery log since it was pruned.
     attempts: usize,
-    /// Since when nothing is due, as far as is known.
+    /// Since when nothing is known to be due.
     is_exhausted_since: Option<Instant>,
     /// What ends the lease, once nothing is in flight.
     ending: Option<Standing>,
-    /// How the receiver last failed: a value of a metric's label.
+    /// How the receiver last failed, as a metric's label.
     fault: &'static str,
     /// When another event will be due.
     again_in: Option<Duration>,
 }
 
 impl Sender {
-    /// Leases a subscription and delivers what is due. Returns when to look again, if that is known.
+    /// Leases a subscription and delivers what is due. Returns when to poll again, if that is known.
     pub(super) async fn run(
-        hub: &Arc<Hub>,
+        context: &Arc<DeliveryContext>,
         tenant: Arc<Tenant>,
         store: Arc<Store>,
         id: i64,
     ) -> Result<Option<Duration>, StoreError> {
-        let Some(leased) = store.lease_subscription(id, hub.new_holder()).await? else { return Ok(None) };
-        let secrets = signing_secrets(&hub.config.seals, &leased.secrets, &leased.target_url);
+        let Some(leased) = store.lease_subscription(id, context.new_holder()).await? else { return Ok(None) };
+        let secrets = signing_secrets(&context.config.seals, &leased.secrets, &leased.target_url);
         let (target, secrets) = match (Target::parse(&leased.target_url), secrets) {
             (Ok(target), Ok(secrets)) => (target, secrets),
             (_, Err(error)) => {
-                return end_unusable(hub, &tenant, &store, &leased, error.to_string(), error.is_of_this_node()).await;
+                return end_unusable(context, &tenant, &store, &leased, error.into(), error.is_of_this_node()).await;
             }
-            (Err(error), _) => return end_unusable(hub, &tenant, &store, &leased, error.to_string(), false).await,
+            (Err(error), _) => return end_unusable(context, &tenant, &store, &leased, error.into(), false).await,
         };
         let sender = Self {
-            hub: Arc::clone(hub),
-            lane: hub.permits.lane(&tenant.slug, &target),
+            context: Arc::clone(context),
+            limits: context.permits.limits(&tenant.slug, &target),
             tenant,
             store,
             target: Arc::new(target),
@@ -122,7 +122,7 @@ impl Sender {
             read_at: None,
             flight: JoinSet::new(),
             busy: HashSet::new(),
-            at_once: if leased.failures > 0 { 1 } else { hub.config.per_subscription as usize },
+            at_once: if leased.failures > 0 { 1 } else { context.config.per_subscription as usize },
             taken: leased.position,
             open: BTreeSet::new(),
             done: leased.done_beyond.clone(),
@@ -142,7 +142,7 @@ impl Sender {
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
         renewal.reset();
         loop {
-            if self.hub.stopping.is_cancelled() {
+            if self.context.stopping.is_cancelled() {
                 self.ending.get_or_insert(Standing::Resting);
             }
             if self.ending.is_none() {
@@ -162,7 +162,7 @@ impl Sender {
                     let mut ended: Vec<Sent> = sent.into_iter().filter_map(Result::ok).collect();
                     self.gather(&mut ended).await;
                     if !self.write(&ended, &Standing::Delivering).await? {
-                        // If it did not end by itself, another sender has it.
+                        // Either the lease ended as planned, or another sender has it.
                         return Ok(self.again_in);
                     }
                     renewal.reset();
@@ -172,7 +172,7 @@ impl Sender {
                         return Ok(None);
                     }
                 }
-                () = self.hub.stopping.cancelled(), if self.ending.is_none() => {}
+                () = self.context.stopping.cancelled(), if self.ending.is_none() => {}
             }
         }
     }
@@ -184,11 +184,11 @@ impl Sender {
                 ended.extend(sent.ok());
             }
         };
-        // Cancelling loses none: the set keeps those that were not taken.
+        // Cancel-safe: the set keeps the outcomes that were not returned.
         _ = timeout(GATHER, gathering).await;
     }
 
-    /// Reads what is due next. Returns whether the log still is the one that was read before.
+    /// Reads the next due events. Returns whether the log is still the same.
     async fn read(&mut self) -> Result<bool, StoreError> {
         let is_fast = self.read_at.is_some_and(|at| at.elapsed() < READ_AGAIN);
         self.read_at_once = if is_fast { (self.read_at_once * 2).min(MAX_READ_AT_ONCE) } else { READ_AT_ONCE };
@@ -209,7 +209,7 @@ impl Sender {
             self.is_exhausted_since = events.is_empty().then(Instant::now);
             self.again_in = again_in;
             for (event, body) in events.into_iter().zip(bodies) {
-                // One that was set aside may be running already.
+                // An event that was set aside may already be running.
                 let is_queued = self.busy.contains(&event.submission) && !event.is_in_turn;
                 if let Some(body) = body.filter(|_| !is_queued) {
                     if event.is_in_turn {
@@ -223,7 +223,7 @@ impl Sender {
         }
     }
 
-    /// The bodies of events; none for one whose submission is gone.
+    /// The bodies of events; `None` if the submission was deleted.
     async fn bodies(&self, due: &DueEvents) -> Result<Vec<Option<EnvelopeBody>>, StoreError> {
         let zone = &self.tenant.timezone;
         let shown = due.submissions.read()?.map(|view| ShownSubmissions::new(view, zone));
@@ -263,14 +263,13 @@ impl Sender {
             && let Some(ready) = self.queue.remove(at)
         {
             self.busy.insert(ready.event.submission);
-            let (hub, lane) = (Arc::clone(&self.hub), self.lane.clone());
+            let (context, limits) = (Arc::clone(&self.context), self.limits.clone());
             let (target, secrets) = (Arc::clone(&self.target), Arc::clone(&self.secrets));
-            self.flight.spawn(async move { send(&hub, &lane, &target, &secrets, ready).await });
+            self.flight.spawn(async move { send(&context, &limits, &target, &secrets, ready).await });
         }
     }
 
-    /// Takes in outcomes and writes them, with what ends the lease if nothing is in flight any more. Returns whether the
-    /// lease goes on.
+    /// Writes outcomes, and the end of the lease if nothing is in flight. Returns whether the sender still has the lease.
     async fn write(&mut self, ended: &[Sent], standing: &Standing) -> Result<bool, StoreError> {
         let (mut attempts, mut accepted, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         let has_failed = self.leased.failures > 0;
@@ -279,7 +278,7 @@ impl Sender {
             self.busy.remove(&event.submission);
             let Some(attempt) = &sent.attempt else { continue };
             let outcome = Outcome::of(attempt);
-            let metrics = &self.hub.metrics;
+            let metrics = &self.context.metrics;
             let label = outcome.label(attempt);
             metrics.attempts.with_label_values(&[label]).inc();
             let number = event.attempts + 1;
@@ -292,7 +291,7 @@ impl Sender {
                 event_id: sent.ready.body.id.clone(),
                 body: sent.ready.body.json.clone(),
                 attempts: failures,
-                // Not one that is still ahead: the clock was set back since.
+                // Never in the future: the clock may have been set back since.
                 failed_at: event.failed_at.map_or(sent.at, |at| at.min(sent.at)),
                 next_attempt_at: None,
                 given_up: false,
@@ -304,18 +303,18 @@ impl Sender {
                     self.done(event);
                     accepted.push((event.submission, event.seq));
                     (self.leased.failures, self.leased.failing_since) = (0, None);
-                    self.at_once = (self.at_once * 2).min(self.hub.config.per_subscription as usize);
+                    self.at_once = (self.at_once * 2).min(self.context.config.per_subscription as usize);
                 }
                 Outcome::Gone => {
-                    // Due once the subscription is resumed, like those in turn.
+                    // Due once the subscription is resumed, like events in turn.
                     let next_attempt_at = (!event.is_in_turn).then_some(sent.at);
                     failed.push(FailedEvent { next_attempt_at, ..again() });
-                    self.ending = Some(Standing::Gone { reason: "the receiver answered 410 Gone".to_owned() });
+                    self.ending = Some(Standing::Gone { reason: DeliveryReason::Gone });
                 }
                 Outcome::Refused(_) if !event.is_in_turn || self.store.may_set_aside(self.leased.id).await? => {
                     let mut again = again();
                     let age = Timestamp::now().duration_since(again.failed_at);
-                    again.given_up = age.unsigned_abs() >= self.hub.config.disable_after;
+                    again.given_up = age.unsigned_abs() >= self.context.config.disable_after;
                     again.next_attempt_at = (!again.given_up).then(|| Timestamp::now() + pause(failures, None));
                     metrics.set_aside.inc_by(u64::from(event.is_in_turn));
                     self.done(event);
@@ -323,7 +322,7 @@ impl Sender {
                 }
                 Outcome::Refused(reason) => {
                     failed.push(again());
-                    self.fail(&reason, label, None);
+                    self.fail(reason, label, None);
                 }
                 Outcome::Unreachable { reason, retry_after } => {
                     let mut again = again();
@@ -331,7 +330,7 @@ impl Sender {
                         again.next_attempt_at = Some(Timestamp::now() + pause(failures, retry_after));
                     }
                     failed.push(again);
-                    self.fail(&reason, label, retry_after);
+                    self.fail(reason, label, retry_after);
                 }
             }
         }
@@ -355,16 +354,16 @@ impl Sender {
         self.attempts %= PRUNED_EVERY;
         self.dropped.clear();
         if written == Written::Ended {
-            self.hub.report(&self.tenant, &self.leased, standing, self.fault);
+            self.context.report(&self.tenant, &self.leased, standing, self.fault);
         }
         if written == Written::GoesOn && has_failed && !accepted.is_empty() {
-            self.hub.report_recovery(&self.tenant, &self.leased);
+            self.context.report_recovery(&self.tenant, &self.leased);
         }
         if *standing != Standing::Delivering {
             return Ok(false);
         }
         if written == Written::Stopped {
-            // It was paused: nothing more is sent, and what is running ends before the lease does.
+            // It was paused: nothing more is sent, and the lease ends after the running requests.
             self.ending.get_or_insert(Standing::Resting);
         }
         Ok(written != Written::Lost)
@@ -377,21 +376,21 @@ impl Sender {
         }
     }
 
-    /// Ends the lease with a pause, once nothing is in flight; several requests at once are one failure.
-    fn fail(&mut self, reason: &str, fault: &'static str, retry_after: Option<Duration>) {
+    /// Ends the lease with a pause, once nothing is in flight; concurrent failures count as one.
+    fn fail(&mut self, reason: DeliveryReason, fault: &'static str, retry_after: Option<Duration>) {
         if matches!(self.ending, Some(Standing::Gone { .. } | Standing::Disabled { .. })) {
             return;
         }
         self.fault = fault;
-        // Negative if the clock was set back since.
+        // Negative if the clock was set back since then.
         let age = self.leased.failing_since.map(|since| Timestamp::now().duration_since(since));
         let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
-        self.ending = Some(if age >= self.hub.config.disable_after {
-            Standing::Disabled { reason: reason.to_owned() }
+        self.ending = Some(if age >= self.context.config.disable_after {
+            Standing::Disabled { reason }
         } else {
             let again_in = pause(self.leased.failures + 1, retry_after);
             self.again_in = Some(again_in);
-            Standing::Failing { reason: reason.to_owned(), again_in }
+            Standing::Failing { reason, again_in }
         });
     }
 }

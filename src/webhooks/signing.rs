@@ -1,19 +1,20 @@
-//! What becomes of a subscription whose secrets or URL can't be used.
+//! Ends the lease of a subscription whose secrets or URL can't be used.
 
 use std::time::Duration;
 
-use super::Hub;
+use super::DeliveryContext;
 use super::outcome::pause;
+use crate::outbound::DeliveryReason;
 use crate::store::{LeasedSubscription, Progress, Standing, Store, StoreError, Written};
 use crate::tenant::Tenant;
 
-/// Ends a lease without sending anything. What another configuration may fix is tried again.
+/// Ends a lease without sending anything. A fault that another configuration may fix is retried.
 pub(super) async fn end_unusable(
-    hub: &Hub,
+    context: &DeliveryContext,
     tenant: &Tenant,
     store: &Store,
     leased: &LeasedSubscription,
-    reason: String,
+    reason: DeliveryReason,
     is_tried_again: bool,
 ) -> Result<Option<Duration>, StoreError> {
     let again_in = is_tried_again.then(|| pause(leased.failures + 1, None));
@@ -32,7 +33,7 @@ pub(super) async fn end_unusable(
         prunes: false,
     };
     if store.write_progress(leased, &progress).await? == Written::Ended {
-        hub.report(tenant, leased, &standing, "unusable");
+        context.report(tenant, leased, &standing, "unusable");
     }
     Ok(again_in)
 }

@@ -1,12 +1,11 @@
-//! Finds out which tenants have subscriptions, where nobody knows: a webhook must not wait until its tenant's turn comes in the
-//! round of inspections.
+//! Finds out which tenants have subscriptions, if that is unknown: webhooks must not wait for the inspection of their tenant.
 //!
-//! With a registry, nodes tell each other ([`crate::registry::SubscribedTenants`]), so this is for tenants that are new or
-//! have another database. Without, it is for all tenants when the node starts. Each database is opened over a connection of
-//! its own, which is closed afterwards, and a limited number at a time. SQLite files that were written last come first: those
-//! that were written while no node ran are among them.
+//! With a registry, nodes share what they know ([`crate::registry::SubscribedTenants`]), so the survey is for tenants that are
+//! new or have another database; without a registry, for all tenants when the node starts. Each database is opened with a
+//! connection of its own, which is closed afterwards, a limited number at a time. SQLite files that were written last come
+//! first, since they may have been written while no node ran.
 //!
-//! A SQLite file with nothing to do for its subscriptions is not opened again until its commit stamp changes.
+//! A SQLite file without due events is not opened again until its commit stamp changes.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -15,22 +14,21 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
-use super::Hub;
+use super::DeliveryContext;
 use crate::background::{Run, Task};
 use crate::config::TenantConfig;
 use crate::registry::Duty;
 use crate::store::{CommitStamp, HasSubscriptions, Store, StoreError, with_causes};
 use crate::tenant::{Directory, TenantDatabase};
 
-/// How often the next ones are opened, and those again that could not be.
+/// How often the next databases are opened, and again those that failed.
 ///
-/// Larger: after an outage, webhooks are later. Smaller: more attempts while it lasts.
+/// Larger: after an outage, webhooks are later. Smaller: more attempts during the outage.
 const INTERVAL: Duration = Duration::from_secs(30);
 
 /// How many SQLite files, and how many other databases, are opened at once at first.
 ///
-/// Larger: while a node starts, requests wait for the processor, and servers for each other. Smaller: webhooks of quiet
-/// tenants are late after a start.
+/// Larger: while a node starts, the survey competes with requests. Smaller: webhooks of quiet tenants are late after a start.
 const AT_ONCE: usize = 16;
 
 /// How many databases one run opens. The others are left to the next run.
@@ -40,10 +38,10 @@ const A_RUN: usize = 4_000;
 
 /// How many results are noted together at most.
 ///
-/// Larger: one write to the registry takes longer. Smaller: more of them.
+/// Larger: one write to the registry takes longer. Smaller: more writes.
 const NOTED_AT_ONCE: usize = 100;
 
-/// The tenants of which it is known whether they have subscriptions, each with the configuration that it had.
+/// The surveyed tenants, each with the configuration that it had.
 #[derive(Debug, Default)]
 pub(super) struct Surveyed(Mutex<HashMap<Arc<str>, Weak<TenantConfig>>>);
 
@@ -67,7 +65,7 @@ impl Surveyed {
 /// The background task.
 #[derive(Debug)]
 pub struct Survey {
-    hub: Arc<Hub>,
+    context: Arc<DeliveryContext>,
 }
 
 impl Task for Survey {
@@ -78,39 +76,39 @@ impl Task for Survey {
     }
 
     async fn woken(&mut self) {
-        self.hub.share_changed.notified().await;
+        self.context.share_changed.notified().await;
     }
 
     async fn run(&mut self) -> Run {
         // Also if it panics.
-        let _first = self.hub.first_survey.clone().drop_guard();
-        let hub = Arc::clone(&self.hub);
+        let _first = self.context.first_survey.clone().drop_guard();
+        let context = Arc::clone(&self.context);
         // Comparing thousands of addresses takes a while.
-        let unknown = tokio::task::spawn_blocking(move || unknown(&hub)).await.unwrap_or_default();
+        let unknown = tokio::task::spawn_blocking(move || unknown(&context)).await.unwrap_or_default();
         let (files, others): (Vec<_>, Vec<_>) =
             unknown.into_iter().partition(|tenant| tenant.database.file().is_some());
         let find = |tenants: Vec<_>| {
             stream::iter(tenants.into_iter().map(|tenant| self.find(tenant))).buffer_unordered(AT_ONCE)
         };
-        // One that hangs holds up no other.
+        // A database that hangs does not delay the others.
         let mut found = stream::select(find(files), find(others)).ready_chunks(NOTED_AT_ONCE);
         while let Some(found) = found.next().await {
-            self.hub.note_subscribed(&found.into_iter().flatten().collect::<Vec<_>>()).await;
+            self.context.note_subscribed(&found.into_iter().flatten().collect::<Vec<_>>()).await;
         }
         Run::Succeeded
     }
 }
 
 impl Survey {
-    pub(super) fn new(hub: Arc<Hub>) -> Self {
-        Self { hub }
+    pub(super) fn new(context: Arc<DeliveryContext>) -> Self {
+        Self { context }
     }
 
-    /// Whether a tenant has subscriptions. None if its database can't be asked now.
+    /// Whether a tenant has subscriptions. `None` if its database is unavailable.
     async fn find(&self, tenant: Arc<TenantConfig>) -> Option<(Arc<TenantConfig>, bool)> {
         // Before it is read: a later commit changes it.
         let stamp = CommitStamp::of(&tenant.database).await;
-        let open = self.hub.directory.load().in_use(&tenant.slug).and_then(TenantDatabase::if_open);
+        let open = self.context.directory.load().in_use(&tenant.slug).and_then(TenantDatabase::if_open);
         // An open store may be that of a file that was replaced.
         let found = match open.filter(|store| store.is_in_place()) {
             Some(store) => store.has_subscriptions().await,
@@ -118,31 +116,34 @@ impl Survey {
         };
         match found {
             Ok(found) => {
-                let duty = self.hub.duty(&tenant.slug);
+                let duty = self.context.duty(&tenant.slug);
                 if let Some(stamp) = stamp.filter(|_| found == HasSubscriptions::AtRest && duty == Duty::Keeper) {
-                    self.hub.watched.rest(&tenant.slug, duty, stamp, self.hub.config.sweep);
+                    self.context.watched.rest(&tenant.slug, duty, stamp, self.context.config.sweep);
                 }
                 Some((tenant, found != HasSubscriptions::No))
             }
             Err(error) => {
                 // The inspection logs it.
-                tracing::debug!(tenant = &*tenant.slug, cause = with_causes(&error), "its subscriptions are not known");
+                tracing::debug!(
+                    tenant = &*tenant.slug,
+                    cause = with_causes(&error),
+                    "could not survey the subscriptions of a tenant"
+                );
                 None
             }
         }
     }
 }
 
-/// Tenants that this node looks after, and of which it is not known whether they have subscriptions: those whose files were
-/// changed last first.
-fn unknown(hub: &Hub) -> Vec<Arc<TenantConfig>> {
-    let directory = hub.directory.load_full();
-    hub.surveyed.forget_gone(&directory);
+/// Tenants of this node that were not surveyed yet, those with the latest changes of their files first.
+fn unknown(context: &DeliveryContext) -> Vec<Arc<TenantConfig>> {
+    let directory = context.directory.load_full();
+    context.surveyed.forget_gone(&directory);
     let is_unknown = |tenant: &&Arc<TenantConfig>| {
-        if hub.surveyed.has(tenant) {
+        if context.surveyed.has(tenant) {
             return false;
         }
-        match &hub.following {
+        match &context.following {
             Some(following) if tenant.origin.is_registered() => {
                 following.keepers().duty(tenant) == Duty::Keeper
                     && following.subscribed().is_subscribed(tenant).is_none()

@@ -14,3 +14,4 @@ mod quiet;
 mod replay;
 mod scene;
 mod sealed;
+mod states;

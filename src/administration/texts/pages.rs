@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::stored::StoredTexts;
+use super::reasons::ReasonsTexts;
 use super::{Counted, Text};
 
 /// Declares the texts of a page: their type, and their keys.
@@ -46,12 +46,10 @@ page! {
         DomainStatesTexts: domain_states;
         DomainMeaningsTexts: domain_meanings;
         DomainReasonsTexts: domain_reasons;
-        DomainStepsTexts: domain_steps;
-        DomainFailuresTexts: domain_failures;
         AuditTexts: audit;
         SessionsTexts: sessions;
         ActionsTexts: actions;
-        StoredTexts: stored;
+        ReasonsTexts: reasons;
         ProblemsTexts: problems;
     }
 }
@@ -271,24 +269,6 @@ page! {
         Text: no_records, not_seen_yet, elsewhere, behind_cdn, caa, dns_broken, dnssec,
             proof_missing, not_checked_yet, dns_down, taken, claim_expired, ca_refused, ca_limited, expired, ca_down,
             unreachable;
-    }
-}
-
-page! {
-    /// What to do about a domain.
-    DomainStepsTexts {
-        Text: undelegated, no_address, changes, not_seen_until, not_copied, elsewhere,
-            behind_cdn, cdn_proxy, caa_critical, caa, resolver_broken, server_broken, dnssec,
-            proof_missing, not_checked_yet, not_checked_address, dns_down, dns_down_new, taken,
-            moves, lost, claim_expired, ca_refused, ca_limited, expired, ca_down, unreachable, remove, add, and, record,
-            relative_record, bare_record, of_this_gateway;
-    }
-}
-
-page! {
-    /// What a name server does instead of an answer.
-    DomainFailuresTexts {
-        Text: timeout, unreachable, lame, malformed, servfail;
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct DeliveryJson<'d> {
     at: Rfc3339Micros,
     duration_ms: u64,
     status: Option<u16>,
-    error: Option<&'d str>,
+    error: Option<String>,
     response: Option<&'d str>,
 }
 
@@ -41,7 +41,7 @@ impl<'d> From<&'d AttemptRecord> for DeliveryJson<'d> {
             at: Rfc3339Micros(attempt.at),
             duration_ms: u64::try_from(attempt.took.as_millis()).unwrap_or(u64::MAX),
             status: attempt.status,
-            error: attempt.error.as_deref(),
+            error: attempt.error.map(|error| error.to_string()),
             response: attempt.response.as_deref(),
         }
     }

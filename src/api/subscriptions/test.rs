@@ -17,7 +17,7 @@ use crate::api::{Call, query};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::host::HostName;
-use crate::outbound::{Attempt, EventId, Message, NotSent, Target, TestRequests, signing_secrets};
+use crate::outbound::{Attempt, DeliveryReason, EventId, Message, NotSent, Target, TestRequests, signing_secrets};
 use crate::reply::Reply;
 use crate::seal::Seals;
 use crate::store::{AttemptRecord, Event, InspectedSubscription, SampleSubmission, Store, StoreError};
@@ -49,7 +49,7 @@ pub enum Untested {
     NoSubmission,
     /// The subscription can't be used.
     #[error("{0}")]
-    Unusable(String),
+    Unusable(DeliveryReason),
     /// Too many tests run.
     #[error("too many tests are running")]
     Busy,
@@ -75,11 +75,11 @@ pub async fn send_test(
 ) -> Result<AttemptRecord, Untested> {
     let began = Instant::now();
     let found = store.inspect_subscription(id).await?.ok_or(Untested::UnknownSubscription)?;
-    let event = found.event.ok_or_else(|| Untested::Unusable("its event is that of a newer version".to_owned()))?;
+    let event = found.event.ok_or_else(|| Untested::Unusable(DeliveryReason::NewerEvent))?;
     let secrets = signing_secrets(seals, &found.secrets, &found.target_url);
-    let secrets = secrets.map_err(|error| Untested::Unusable(error.to_string()))?;
+    let secrets = secrets.map_err(|error| Untested::Unusable(error.into()))?;
     let target = Target::parse(&found.target_url);
-    let target = target.map_err(|_| Untested::Unusable("its URL can't be used any more".to_owned()))?;
+    let target = target.map_err(|_| Untested::Unusable(DeliveryReason::UnusableUrl))?;
     let sample = store.sample_submissions(event, found.form, 1).await?.pop().ok_or(Untested::NoSubmission)?;
     let body = envelope(origin, event, Some(&found), &sample).body(store, &sample.submissions, origin.zone).await?;
     let EnvelopeBody { id, json } = body.ok_or(Untested::NoSubmission)?;
@@ -113,7 +113,7 @@ pub fn attempt_record(
         took: attempt.took,
         accepted: attempt.is_accepted(),
         status: answer.ok().map(|answer| answer.status.as_u16()),
-        error: answer.err().map(|error| error.told()),
+        error: answer.err().map(|error| (*error).into()),
         response: answer.ok().map(|answer| answer.excerpt.clone()),
     }
 }

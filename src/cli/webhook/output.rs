@@ -53,7 +53,7 @@ pub(super) fn attempts(attempts: &[AttemptRecord], json: bool) -> String {
             of.status.map_or_else(|| "-".to_owned(), |status| status.to_string()),
             of.took.as_millis().to_string(),
             of.event_id.clone(),
-            of.error.clone().unwrap_or_else(|| "-".to_owned()),
+            of.error.map_or_else(|| "-".to_owned(), |error| error.to_string()),
         ]
     });
     table(&std::iter::once(head).chain(rows).collect::<Vec<_>>())

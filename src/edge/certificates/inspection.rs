@@ -212,6 +212,6 @@ fn log(faults: &[(Arc<str>, String)], before: &HashSet<(Arc<str>, String)>) {
     }
     if new.len() > LOGGED {
         let faults = new.len() - LOGGED;
-        tracing::error!(faults, "and further certificates: `formgate check` lists them all");
+        tracing::error!(faults, "more certificates are faulty; `formgate check` lists all");
     }
 }

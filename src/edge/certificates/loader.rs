@@ -250,7 +250,7 @@ impl Loader {
             Err(error) => {
                 let fault = with_causes(&error);
                 if fault_of(held).replace(fault.clone()).is_none_or(|before| before != fault) {
-                    let message = "a renewed certificate can't be served; the one before it goes on";
+                    let message = "invalid renewed certificate ignored; the previous one stays in effect";
                     tracing::error!(tenant, fault, remedy = error.remedy(), "{message}");
                     self.note_change();
                 }

@@ -132,7 +132,7 @@ mod tests {
             Operation::Spend,
             Operation::SpendAndReport,
             Operation::SpendAndReport,
-            Operation::Look,
+            Operation::Peek,
             Operation::Spend,
             Operation::SpendAndReport,
             Operation::Spend,

@@ -19,7 +19,7 @@ const AT_ONCE: u32 = 200;
 
 /// How often the registry is asked again for the certificates of hosts whose own has expired since.
 ///
-/// Larger: one that was not valid before is served later. Smaller: the index is searched more often.
+/// Larger: a certificate that becomes valid is served later. Smaller: the index is searched more often.
 const EXPIRED_INTERVAL: Duration = Duration::from_mins(1);
 
 impl Following {
@@ -77,10 +77,7 @@ impl Following {
             let (gone, kept) = self.certificates.keep_valid(&listed);
             let certificates = refused + kept;
             if certificates > 0 {
-                tracing::warn!(
-                    certificates,
-                    "the registry lacks certificates that are valid; this node serves them on"
-                );
+                tracing::warn!(certificates, "the registry lacks valid certificates; this node still serves them");
             }
             if let Some(snapshot) = &mut followed.snapshot {
                 snapshot.remove_certificates(&gone).await;

@@ -26,7 +26,7 @@ const READ_AT_ONCE: u32 = 20_000;
 const WRITE_LIMIT: Duration = Duration::from_secs(2);
 
 impl Following {
-    /// Which node looks after which tenant.
+    /// Which node keeps which tenant.
     #[must_use]
     pub fn keepers(&self) -> &Arc<Keepers> {
         &self.keepers
@@ -43,7 +43,7 @@ impl Following {
         self.shares_changed.notified().await;
     }
 
-    /// How many tenants this node looks after.
+    /// How many tenants this node keeps.
     #[must_use]
     pub fn kept(&self) -> KeptTenants {
         *self.kept.load_full()
@@ -56,7 +56,7 @@ impl Following {
         self.changed.notify_one();
     }
 
-    /// Notes whether this node can look after tenants, so that another one does if it can't.
+    /// Notes whether this node can keep tenants; if not, another node does.
     pub fn note_able<'t>(&self, tenants: impl IntoIterator<Item = (&'t Arc<str>, bool)>) {
         if self.keepers.note_able(tenants) {
             self.changed.notify_one();
@@ -100,17 +100,14 @@ impl Following {
             Ok(Ok(())) => {}
             outcome => {
                 let cause = outcome.ok().and_then(Result::err).map(|error| with_causes(&error));
-                tracing::debug!(
-                    cause,
-                    "the registry did not take which tenants have subscriptions; it is written again"
-                );
+                tracing::debug!(cause, "could not write to the registry which tenants have subscriptions; retrying");
                 self.subscribed.keep_unwritten(tenants);
             }
         }
         self.changed.notify_one();
     }
 
-    /// Follows which nodes look after tenants, and which tenants have subscriptions: the last change of these has a number.
+    /// Follows which nodes keep tenants, and which tenants have subscriptions: the last change of these has a number.
     pub(super) async fn follow_shares(
         &self,
         registry: &Registry,
@@ -118,18 +115,18 @@ impl Following {
         nodes: Vec<KeepingNode>,
         number: i64,
     ) -> Result<(), StoreError> {
-        // One that only reads is a drill: it looks at everything by itself, whoever else there is.
+        // A node that only reads is a drill: it keeps all tenants, whatever other nodes exist.
         if self.config.is_written {
             let own = nodes.iter().find(|node| node.id == self.node.id()).map(|node| node.mark.clone());
             let list = self.keepers.own_list(followed.refused.keys().cloned());
             let mark = list.as_ref().map(|(mark, _)| mark.clone());
             if own != mark {
                 let list = list.as_ref().map(|(mark, list)| (mark.as_str(), list.as_slice()));
-                // A registry that takes no writes is followed nevertheless, and reported by the beat.
+                // A registry without write access is still followed, and the beat reports it.
                 if let Err(error) = registry.write_unable(self.node.id(), list).await {
                     tracing::debug!(
                         cause = with_causes(&error),
-                        "the registry does not take what this node looks after"
+                        "could not write to the registry which tenants this node can keep"
                     );
                 }
             }
@@ -145,7 +142,10 @@ impl Following {
         if !unwritten.is_empty()
             && let Err(error) = registry.write_subscribed(&unwritten).await
         {
-            tracing::debug!(cause = with_causes(&error), "the registry does not take which tenants have subscriptions");
+            tracing::debug!(
+                cause = with_causes(&error),
+                "could not write to the registry which tenants have subscriptions"
+            );
             self.subscribed.keep_unwritten(unwritten);
         }
         self.read_subscribed(registry, followed, number).await
@@ -180,7 +180,7 @@ impl Following {
         if number < followed.subscribed {
             self.forget_subscribed(followed);
         }
-        // That a tenant had no subscription when a backup was made says nothing about now.
+        // A tenant without subscriptions at the time of a backup may have some now.
         let is_restored = followed.subscribed == 0 && self.restores() > 0;
         while followed.subscribed < number {
             let rows = registry.subscribed_after(followed.subscribed, READ_AT_ONCE).await?;
@@ -234,7 +234,7 @@ impl SubscriptionLedger for Following {
         Box::pin(async move {
             let tenant = self.directory.load().config(slug).cloned();
             if let Some(tenant) = tenant.filter(|tenant| tenant.origin.is_registered()) {
-                // Also if it is known: nobody is to write the contrary meanwhile.
+                // Even if it is known, so that nothing overwrites it.
                 self.write_subscribed(vec![SubscribedTenants::record(&tenant, true)]).await;
             }
         })

@@ -1,4 +1,4 @@
-//! Chooses which node looks after a tenant, by hashes that are the same on every node.
+//! Chooses the keeper of a tenant, by hashes that are the same on every node.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ const OF_A_SERVER: usize = 4;
 /// What a node has to do for a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// It looks after the tenant.
+    /// It keeps the tenant.
     Keeper,
     /// It does so if the keeper does not.
     Deputy,
-    /// Others look after the tenant.
+    /// Others keep the tenant.
     Nothing,
 }
 
-/// A number that looks random and is the same in every version of this program (FNV-1a).
+/// A hash that is the same in every version of this program (FNV-1a).
 pub(super) fn hash_of(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -33,12 +33,12 @@ pub(super) fn weight(tenant: u64, node: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// A node that looks after tenants, as the choice sees it.
+/// A node that keeps tenants, as the choice sees it.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) id: String,
     hash: u64,
-    /// The tenants that it can't look after.
+    /// The tenants that it can't keep.
     unable: Arc<HashSet<String>>,
     /// The mark of that list.
     pub(super) mark: String,
@@ -49,13 +49,13 @@ impl Candidate {
         Self { id: id.to_owned(), hash: hash_of(id), unable: Arc::new(unable), mark }
     }
 
-    /// What the choice between nodes is made by: for a tenant, or for a server.
+    /// The subject of the choice between nodes: a tenant, or a server.
     fn weight(&self, of: u64) -> (u64, &str) {
         (weight(of, self.hash), &self.id)
     }
 }
 
-/// The duty of a node for a tenant, next to the `others` that look after tenants. If none can, each is tried. `server` is a hash
+/// The duty of a node for a tenant, given the `others` that keep tenants. If none can, each is tried. `server` is a hash
 /// of the tenant's database server, if it has one.
 pub(super) fn duty(own: &Candidate, others: &[Candidate], slug: &str, server: Option<u64>) -> Duty {
     let is_able = |node: &Candidate| !node.unable.contains(slug);

@@ -38,7 +38,7 @@ use super::write_lock::WriteLock;
 use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::DatabaseFailure;
 use crate::store::statement::Dialect;
-use connection::{Found, PooledConnection};
+use connection::{ConnectionSource, PooledConnection};
 
 /// A connection that was idle for longer is pinged before use.
 ///
@@ -197,7 +197,7 @@ impl Pool {
             None => None,
         };
         let (session, permit, _) = self.connections().checkout_idle(&self.request(role))?.take();
-        Some(PooledConnection::new(self, session, permit, share, breaker_permit, Found::IdleUnverified))
+        Some(PooledConnection::new(self, session, permit, share, breaker_permit, ConnectionSource::IdleUnverified))
     }
 
     /// Acquires a connection for a caller that holds a permit of the breaker, or needs none.
@@ -220,7 +220,7 @@ impl Pool {
                     let (mut session, permit, idle_for) = idle.take();
                     // A SQLite connection has no server that could close it.
                     let is_pinged = idle_for >= IDLE_BEFORE_PING && self.dialect() == Dialect::Postgres;
-                    let found = if is_pinged { Found::Idle } else { Found::IdleUnverified };
+                    let found = if is_pinged { ConnectionSource::Idle } else { ConnectionSource::IdleUnverified };
                     if !is_pinged || is_alive(&mut session).await {
                         return Ok(PooledConnection::new(self, session, permit, share, breaker_permit, found));
                     }
@@ -240,7 +240,14 @@ impl Pool {
             };
             match self.open(permit).await {
                 Ok((session, permit)) => {
-                    return Ok(PooledConnection::new(self, session, permit, share, breaker_permit, Found::Opened));
+                    return Ok(PooledConnection::new(
+                        self,
+                        session,
+                        permit,
+                        share,
+                        breaker_permit,
+                        ConnectionSource::Opened,
+                    ));
                 }
                 Err(OpenError::ServerFull) => {}
                 Err(OpenError::ReadOnly(file, error)) => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::GroupSummary;
 use crate::store::engine::AsStoreError;
-use crate::store::{StoreError, Texts, mailbox};
+use crate::store::{StoreError, TextList, mailbox};
 
 /// A group as it should be.
 #[derive(Clone, Debug)]
@@ -21,12 +21,12 @@ pub struct GroupWrite {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewMembers {
     /// The addresses to store for new users.
-    pub emails: Arc<Texts>,
+    pub emails: Arc<TextList>,
     /// The folded form of each address, by which users are found. For a mailbox with several spellings it is the key,
     /// until `find_spellings` replaces it by the stored spelling.
-    pub folded: Arc<Texts>,
+    pub folded: Arc<TextList>,
     /// The names for new users.
-    pub names: Arc<Texts>,
+    pub names: Arc<TextList>,
     /// The positions of members whose mailbox has several spellings; usually none.
     pub(super) ambiguous: Vec<usize>,
 }
@@ -35,7 +35,7 @@ impl NewMembers {
     /// Members by their addresses and unique keys. `have_spellings`: whether any mailbox has several spellings
     /// ([`mailbox`]).
     #[must_use]
-    pub fn new(emails: Arc<Texts>, keys: Arc<Texts>, names: Arc<Texts>, have_spellings: bool) -> Self {
+    pub fn new(emails: Arc<TextList>, keys: Arc<TextList>, names: Arc<TextList>, have_spellings: bool) -> Self {
         let ambiguous = if have_spellings {
             keys.iter()
                 .enumerate()

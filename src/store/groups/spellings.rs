@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::change::NewMembers;
-use crate::store::Texts;
+use crate::store::TextList;
 use crate::store::engine::PooledConnection;
 use crate::store::mailbox::{key, spellings};
 use crate::store::statement::{fold, sql};
@@ -36,7 +36,7 @@ pub(super) async fn find_spellings<'m>(
         // A generic plan from a time with few users would read all of them.
         let sql = sql!(
             "SELECT email_folded FROM users WHERE email_folded {in spellings}",
-            spellings = positions.iter().flat_map(|&position| spellings(&folded[position])).collect::<Texts>(),
+            spellings = positions.iter().flat_map(|&position| spellings(&folded[position])).collect::<TextList>(),
         )
         .with_custom_plan();
         let mut stored: HashMap<String, Vec<String>> = HashMap::new();
@@ -53,6 +53,6 @@ pub(super) async fn find_spellings<'m>(
             folded[position] = Cow::Owned(found.unwrap_or(as_sent));
         }
     }
-    let folded = Arc::new(folded.iter().collect::<Texts>());
+    let folded = Arc::new(folded.iter().collect::<TextList>());
     Ok((Cow::Owned(NewMembers { folded, ..members.clone() }), all_exist))
 }

@@ -12,7 +12,7 @@ use super::batch::Batch;
 use super::record::FormRecord;
 use super::touched::Touched;
 use crate::store::StoreError;
-use crate::store::Texts;
+use crate::store::TextList;
 use crate::store::engine::Transaction;
 use crate::store::mailbox::key;
 use crate::store::statement::{Row, Sql, sql};
@@ -139,7 +139,7 @@ impl ImportState {
                 "SELECT id, email_folded FROM users WHERE email_folded IS NOT NULL AND id {in ids}
                  UNION SELECT id, email_folded FROM users WHERE email_folded {in emails}",
                 ids,
-                emails = touched.emails.iter().collect::<Texts>(),
+                emails = touched.emails.iter().collect::<TextList>(),
             )
         });
         for row in users.await? {
@@ -150,7 +150,7 @@ impl ImportState {
                 "SELECT id, external_id FROM groups WHERE external_id IS NOT NULL AND id {in ids}
                  UNION SELECT id, external_id FROM groups WHERE external_id {in external_ids}",
                 ids,
-                external_ids = touched.external_ids.iter().collect::<Texts>(),
+                external_ids = touched.external_ids.iter().collect::<TextList>(),
             )
         });
         for row in groups.await? {

@@ -8,7 +8,7 @@ use super::Registry;
 use super::subscribed::LOCK;
 use crate::store::StoreError;
 use crate::store::engine::{Transaction, retry};
-use crate::store::statement::{Dialect, Sql, Texts, sql};
+use crate::store::statement::{Dialect, Sql, TextList, sql};
 
 /// Which database a tenant has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ pub(super) async fn note(
 
 /// Forgets the databases of tenants that were removed or have another address, which gives them to others.
 pub(super) async fn forget_left(transaction: &mut Transaction, slugs: &[&str]) -> Result<(), sqlx::Error> {
-    let texts: Texts = slugs.iter().collect();
+    let texts: TextList = slugs.iter().collect();
     let sql = sql!(
         "DELETE FROM registry_databases WHERE slug {in slugs} AND NOT {+is_current}",
         slugs = texts,
@@ -135,7 +135,7 @@ async fn settle(transaction: &mut Transaction, slugs: &[&str]) -> Result<(), sql
             is_current = is_current("o"),
         )
     };
-    let texts: Texts = slugs.iter().collect();
+    let texts: TextList = slugs.iter().collect();
     let sql = sql!(
         "UPDATE registry_databases SET owner = {+first_found}
          WHERE (slug {in slugs} OR owner {in slugs}) AND owner IS DISTINCT FROM {+first_found_now}",

@@ -10,7 +10,7 @@ use super::lives::{Found, Life, end_life, find, note_life};
 use super::{Head, Registry, RegistryRow};
 use crate::store::StoreError;
 use crate::store::engine::{AsStoreError, PooledConnection, Transaction, retry};
-use crate::store::statement::{Argument, JsonRows, JsonTimestamp, Row, Texts, sql};
+use crate::store::statement::{Argument, JsonRows, JsonTimestamp, Row, TextList, sql};
 
 /// How many rows are copied in one statement.
 ///
@@ -344,7 +344,7 @@ impl Registry {
         let sql = if is_whole {
             sql!("DELETE FROM registry_tenants {scans: all are replaced}")
         } else {
-            let slugs: Texts = rows.iter().map(|row| &row.slug).collect();
+            let slugs: TextList = rows.iter().map(|row| &row.slug).collect();
             sql!("DELETE FROM registry_tenants WHERE slug {in slugs}", slugs)
         };
         transaction.execute(sql).await?;

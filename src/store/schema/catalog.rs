@@ -6,7 +6,7 @@
 use super::objects::{ObjectKind, normalized};
 use crate::store::engine::{DatabaseLocation, PooledConnection};
 use crate::store::statement::{Dialect, Sql, sql};
-use crate::store::{StoreError, Texts};
+use crate::store::{StoreError, TextList};
 
 /// What the catalog of Postgres says of our tables and functions: kind, table, name, state. `is_ours` is a condition on the
 /// name of a table. Definitions are printed as the session's search path allows, with names of our own schema only. Before
@@ -93,7 +93,7 @@ fn wrong_on_postgres() -> Sql {
 }
 
 /// The same of SQLite.
-fn on_sqlite(tables: Texts) -> Sql {
+fn on_sqlite(tables: TextList) -> Sql {
     sql!(
         "{lite: WITH ours AS (SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE tbl_name {in tables})
          SELECT 'table', name, name, '' FROM ours WHERE type = 'table'
@@ -105,7 +105,7 @@ fn on_sqlite(tables: Texts) -> Sql {
 }
 
 /// What a catalog says of a part.
-pub(super) struct Found {
+pub(super) struct CatalogObject {
     pub(super) kind: ObjectKind,
     pub(super) table: String,
     pub(super) name: String,
@@ -116,8 +116,8 @@ pub(super) struct Found {
 pub(super) async fn read(
     reader: &mut PooledConnection,
     tables: impl Iterator<Item = &'static str>,
-) -> Result<Vec<Found>, StoreError> {
-    let tables: Texts = tables.collect();
+) -> Result<Vec<CatalogObject>, StoreError> {
+    let tables: TextList = tables.collect();
     let sql = match reader.dialect() {
         Dialect::Postgres => {
             let known = on_postgres(sql!("{in tables}", tables));
@@ -128,12 +128,12 @@ pub(super) async fn read(
     fetch(reader, sql).await
 }
 
-async fn fetch(reader: &mut PooledConnection, sql: Sql) -> Result<Vec<Found>, StoreError> {
+async fn fetch(reader: &mut PooledConnection, sql: Sql) -> Result<Vec<CatalogObject>, StoreError> {
     let mut found = Vec::new();
     for row in &reader.fetch_all(sql).await? {
         if let Some(kind) = ObjectKind::of_name(&row.get::<String>(0)?) {
             let state = normalized(&row.get::<String>(3)?);
-            found.push(Found { kind, table: row.get(1)?, name: row.get(2)?, state });
+            found.push(CatalogObject { kind, table: row.get(1)?, name: row.get(2)?, state });
         }
     }
     Ok(found)
@@ -155,6 +155,6 @@ pub async fn read_catalog(location: &DatabaseLocation) -> Result<String, StoreEr
         !(found.kind == ObjectKind::Index && found.table == "listed_documents" && found.state.contains(" gin "))
     });
     found.sort_by(|one, other| (one.kind, &one.table, &one.name).cmp(&(other.kind, &other.table, &other.name)));
-    let line = |Found { kind, table, name, state }| format!("{}\t{table}\t{name}\t{state}\n", kind.name());
+    let line = |CatalogObject { kind, table, name, state }| format!("{}\t{table}\t{name}\t{state}\n", kind.name());
     Ok(found.into_iter().map(line).collect())
 }

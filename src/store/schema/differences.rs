@@ -10,7 +10,7 @@ use std::fmt;
 
 use sqlx::AssertSqlSafe;
 
-use super::catalog::{self, Found};
+use super::catalog::{self, CatalogObject};
 use super::objects::{Object, ObjectKind, expected, is_plain};
 use crate::metrics::DatabaseFailure;
 use crate::store::derived::changes::NEW_EPOCH;
@@ -74,8 +74,8 @@ pub(in crate::store) struct SchemaDifference {
 
 impl SchemaDifference {
     /// A part that is wrong wherever it is. None if it is left alone.
-    fn of_wrong(found: Found) -> Option<Self> {
-        let Found { kind, table, name, state } = found;
+    fn of_wrong(found: CatalogObject) -> Option<Self> {
+        let CatalogObject { kind, table, name, state } = found;
         let restoring = match kind {
             ObjectKind::ForeignKey => Some(ENABLE_FOREIGN_KEYS.to_owned()),
             ObjectKind::Rule if is_plain(&table) && state != "instead" => return None,

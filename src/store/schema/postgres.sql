@@ -943,7 +943,7 @@ CREATE TABLE subscriptions (
 COMMENT ON TABLE subscriptions IS 'Receivers of events. Created and deleted through the API only.';
 COMMENT ON COLUMN subscriptions.form_id IS 'Null: events of every form.';
 COMMENT ON COLUMN subscriptions.secret IS 'Signs what is delivered. Shown once, when the subscription is created.';
-COMMENT ON COLUMN subscriptions.reason IS 'Why it is in this state, unless it is active.';
+COMMENT ON COLUMN subscriptions.reason IS 'Why it is in this state, unless it is active: a code and its arguments, as a JSON object.';
 COMMENT ON COLUMN subscriptions.position IS 'Every event up to this number was delivered or set aside. Null: it begins with the next event.';
 COMMENT ON COLUMN subscriptions.done_beyond IS 'A JSON array of the numbers beyond the position that were delivered or set aside.';
 COMMENT ON COLUMN subscriptions.failures IS 'How many attempts to reach the receiver have failed since the last success.';
@@ -984,7 +984,7 @@ CREATE TABLE webhook_attempts (
   response text
 );
 COMMENT ON TABLE webhook_attempts IS 'The delivery log: the latest attempts of each subscription, limited by age and number.';
-COMMENT ON COLUMN webhook_attempts.error IS 'Why there was no response.';
+COMMENT ON COLUMN webhook_attempts.error IS 'Why there was no response: a code and its arguments, as a JSON object.';
 COMMENT ON COLUMN webhook_attempts.response IS 'The beginning of the response.';
 CREATE INDEX webhook_attempts_subscription ON webhook_attempts (subscription_id, id);
 

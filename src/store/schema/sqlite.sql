@@ -625,7 +625,7 @@ CREATE TABLE subscriptions (
   secret TEXT NOT NULL, -- signs what is delivered; shown once, when the subscription is created
   created_at INTEGER NOT NULL,
   state TEXT NOT NULL DEFAULT 'active', -- or paused, failing, disabled, gone
-  reason TEXT, -- why it is in this state, unless it is active
+  reason TEXT, -- why it is in this state, unless it is active: a code and its arguments, as a JSON object
   previous_secret TEXT,
   previous_secret_until INTEGER,
   position INTEGER, -- every event up to this number was delivered or set aside; NULL: it begins with the next event

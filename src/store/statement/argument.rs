@@ -11,7 +11,7 @@ use sqlx::sqlite::SqliteArguments;
 
 use super::page::PageScan;
 use super::sql::{Dialect, Sql};
-use super::texts::Texts;
+use super::texts::TextList;
 
 /// What stands at a place of a statement.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub(in crate::store) enum Argument {
     /// Lists are shared with the caller, and with the copy of the statement that is sent again after a lost
     /// connection.
     Integers(Arc<[i64]>),
-    Texts(Arc<Texts>),
+    Texts(Arc<TextList>),
     /// The same for a long text.
     SharedText(Arc<str>),
     OptionalText(Option<String>),
@@ -73,9 +73,9 @@ from! {
     &[i64] => |value| Self::Integers(value.into());
     &Vec<i64> => |value| Self::Integers(value.as_slice().into());
     &Arc<[i64]> => |value| Self::Integers(Arc::clone(value));
-    Texts => |value| Self::Texts(value.into());
-    &Arc<Texts> => |value| Self::Texts(Arc::clone(value));
-    &[String] => |value| Self::Texts(value.iter().collect::<Texts>().into());
+    TextList => |value| Self::Texts(value.into());
+    &Arc<TextList> => |value| Self::Texts(Arc::clone(value));
+    &[String] => |value| Self::Texts(value.iter().collect::<TextList>().into());
     Sql => |value| Self::Part(value);
     PageScan => |value| Self::Page(value);
     &PageScan => |value| Self::Page(*value);

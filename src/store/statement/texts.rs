@@ -8,14 +8,14 @@ use serde::{Serialize, Serializer};
 
 /// Texts in the order in which they were added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Texts {
+pub struct TextList {
     all: String,
     /// Where each ends in `all`; it begins where the one before it ends. Four bytes each, since texts may be as short;
     /// a body that fills them is sixteen times as long as the largest that is taken.
     ends: Vec<u32>,
 }
 
-impl Texts {
+impl TextList {
     /// An empty column with room for `texts` texts of `bytes` bytes in all. Unused room takes no physical memory.
     #[must_use]
     pub fn with_capacity(texts: usize, bytes: usize) -> Self {
@@ -75,13 +75,13 @@ impl Texts {
     }
 }
 
-impl<T: AsRef<str>> Extend<T> for Texts {
+impl<T: AsRef<str>> Extend<T> for TextList {
     fn extend<I: IntoIterator<Item = T>>(&mut self, texts: I) {
         texts.into_iter().for_each(|text| self.push(text.as_ref()));
     }
 }
 
-impl<T: AsRef<str>> FromIterator<T> for Texts {
+impl<T: AsRef<str>> FromIterator<T> for TextList {
     fn from_iter<I: IntoIterator<Item = T>>(texts: I) -> Self {
         let mut all = Self::default();
         all.extend(texts);
@@ -89,7 +89,7 @@ impl<T: AsRef<str>> FromIterator<T> for Texts {
     }
 }
 
-impl Serialize for Texts {
+impl Serialize for TextList {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter())
     }
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn texts_come_out_as_they_were_added_the_empty_ones_too() {
         for texts in [&[][..], &[""], &["a"], &["", "ünï", "", "b\"", ""]] {
-            let kept: Texts = texts.iter().collect();
+            let kept: TextList = texts.iter().collect();
             assert_eq!(kept.iter().collect::<Vec<_>>(), texts);
             assert_eq!((kept.len(), kept.is_empty()), (texts.len(), texts.is_empty()));
             assert_eq!(serde_json::to_string(&kept).unwrap(), serde_json::to_string(texts).unwrap());

@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Event;
+use crate::outbound::DeliveryReason;
 use crate::store::engine::Transaction;
 use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Page, PageRequest, Row, Sql, sql};
 use crate::store::{Store, StoreError};
@@ -39,7 +40,7 @@ pub struct AttemptRecord {
     /// The status of the answer, if there was one.
     pub status: Option<u16>,
     /// Why there was none.
-    pub error: Option<String>,
+    pub error: Option<DeliveryReason>,
     /// The beginning of the answer's body.
     pub response: Option<String>,
 }
@@ -58,7 +59,7 @@ impl AttemptRecord {
             took: Duration::from_millis(took.max(0).unsigned_abs()),
             accepted: row.get(6)?,
             status: row.get::<Option<i64>>(7)?.and_then(|status| u16::try_from(status).ok()),
-            error: row.get(8)?,
+            error: row.get::<Option<String>>(8)?.as_deref().map(DeliveryReason::read),
             response: row.get(9)?,
         }))
     }
@@ -121,7 +122,7 @@ pub(super) fn insert_attempts(dialect: Dialect, subscription: i64, attempts: &[A
             u64::try_from(attempt.took.as_millis()).unwrap_or(u64::MAX),
             attempt.accepted,
             attempt.status,
-            &attempt.error,
+            attempt.error.map(|error| error.stored()),
             &attempt.response,
         ));
     }

@@ -9,6 +9,7 @@ use super::Event;
 use super::due::is_within;
 use super::lease::{LEASE, valid_secrets};
 use super::pending::{Details, EventRange, PendingEvents, count_in_turn, count_set_aside};
+use crate::outbound::DeliveryReason;
 use crate::store::derived::changes::{ChangeCursor, LogMark, stamp_of};
 use crate::store::derived::settle::is_settled;
 use crate::store::statement::{Sql, sql};
@@ -59,7 +60,7 @@ pub struct InspectedSubscription {
     /// `active`, `paused`, `failing`, `disabled` or `gone`.
     pub state: String,
     /// Why, unless it is active.
-    pub reason: Option<String>,
+    pub reason: Option<DeliveryReason>,
     /// Since when its receiver fails.
     pub failing_since: Option<Timestamp>,
     /// When its receiver is tried again.
@@ -193,7 +194,7 @@ impl Store {
             form,
             secrets: valid_secrets(row.get(3)?, row.get(4)?, row.get(5)?),
             state: row.get(6)?,
-            reason: row.get(7)?,
+            reason: row.get::<Option<String>>(7)?.as_deref().map(DeliveryReason::read),
             failing_since: row.get(8)?,
             next_attempt_at: row.get(9)?,
             last_success_at: row.get(10)?,

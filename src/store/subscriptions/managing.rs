@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::Subscription;
+use crate::outbound::DeliveryReason;
 use crate::store::audit::{self, Actor, AuditEntry};
 use crate::store::engine::retry;
 use crate::store::statement::{Argument, Sql, sql};
@@ -23,11 +24,12 @@ impl Store {
     pub async fn pause_subscription(&self, id: i64, by: Option<&Actor>) -> Result<Option<Subscription>, StoreError> {
         let pause = sql!(
             "UPDATE subscriptions SET
-               reason = CASE WHEN state IN ('active', 'failing') THEN 'paused by request' ELSE reason END,
+               reason = CASE WHEN state IN ('active', 'failing') THEN {reason} ELSE reason END,
                failing_since = CASE WHEN state IN ('active', 'failing') THEN NULL ELSE failing_since END,
                state = CASE WHEN state IN ('active', 'failing') THEN 'paused' ELSE state END
              WHERE id = {id}
              RETURNING target_url",
+            reason = DeliveryReason::Paused.stored(),
             id,
         );
         self.change_subscription(id, by, "webhook.pause", pause).await

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::LeasedSubscription;
 use super::attempts::{AttemptRecord, insert_attempts, prune_attempts};
 use super::lease::LEASE;
+use crate::outbound::DeliveryReason;
 use crate::store::engine::Transaction;
 use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Row, Sql, TableSpec, sql};
 use crate::store::{Store, StoreError};
@@ -64,30 +65,30 @@ pub enum Standing {
     /// The receiver can't be reached; the lease ends.
     Failing {
         /// Why.
-        reason: String,
+        reason: DeliveryReason,
         /// When it is tried again.
         again_in: Duration,
     },
     /// The receiver could not be reached for too long; the lease ends.
     Disabled {
         /// Why.
-        reason: String,
+        reason: DeliveryReason,
     },
     /// The receiver does not exist any more; the lease ends.
     Gone {
         /// Why.
-        reason: String,
+        reason: DeliveryReason,
     },
 }
 
 impl Standing {
     /// The state in the database, unless it stays as it was.
-    fn state(&self) -> Option<(&'static str, &str)> {
+    fn state(&self) -> Option<(&'static str, DeliveryReason)> {
         match self {
             Self::Delivering | Self::Resting => None,
-            Self::Failing { reason, .. } => Some(("failing", reason)),
-            Self::Disabled { reason } => Some(("disabled", reason)),
-            Self::Gone { reason } => Some(("gone", reason)),
+            Self::Failing { reason, .. } => Some(("failing", *reason)),
+            Self::Disabled { reason } => Some(("disabled", *reason)),
+            Self::Gone { reason } => Some(("gone", *reason)),
         }
     }
 }
@@ -256,7 +257,7 @@ fn update(leased: &LeasedSubscription, progress: &Progress<'_>) -> Sql {
                 Standing::Failing { again_in, .. } => sql!("{clock + again_in}", again_in = *again_in),
                 _ => Sql::text("NULL"),
             },
-            reason,
+            reason = reason.stored(),
             state,
         )),
         None if has_accepted => Some(Sql::text(

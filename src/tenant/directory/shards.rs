@@ -53,7 +53,7 @@ impl<K: Borrow<str> + Clone + Eq + Hash, V: Clone> Shards<K, V> {
         self.shards.iter().flat_map(|shard| shard.keys())
     }
 
-    /// Whether this map was made by changes of another one, or the other way round. Not after changes of every shard.
+    /// Whether one of the two maps was derived from the other by changes. Not after changes of every shard.
     pub(super) fn shares_with(&self, other: &Self) -> bool {
         self.shards.iter().zip(&other.shards).any(|(one, other)| Arc::ptr_eq(one, other))
     }

@@ -1,4 +1,4 @@
-//! Creates and rotates tokens: generates the value, checks what was asked for, and stores the digest.
+//! Creates and rotates tokens: validates the request, generates the value, and stores the digest.
 //!
 //! The command line and the administration area both call this, so they have the same rules.
 

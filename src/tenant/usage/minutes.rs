@@ -3,7 +3,7 @@
 //! Each node writes what it counted as absolute numbers: a hash for each account and hour, and in it a field for each
 //! minute and node. So writing twice changes nothing, no node changes a field of another, and Redis forgets an hour by
 //! itself. Written behind by a task, several accounts in a call, and never for a request. Without Redis a node knows its
-//! own minutes only, and says so ([`Reach`]).
+//! own minutes only, and reports it ([`NodesIncluded`]).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,12 +42,12 @@ const READ_LIMIT: Duration = Duration::from_millis(500);
 
 /// Which nodes a chart of the last hour includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum NodesIncluded {
     /// All of them.
     AllNodes,
-    /// Only the one that answers: no Redis is configured.
+    /// Only this node: no Redis is configured.
     ThisNode,
-    /// Only the one that answers: Redis does not.
+    /// Only this node: Redis is unreachable.
     ThisNodeForNow,
 }
 
@@ -89,12 +89,14 @@ impl SharedMinutes {
     }
 
     /// The minutes of the last hour that had requests, oldest first, and which nodes they include.
-    pub async fn last_hour(&self, tenant: &Tenant, now: Timestamp) -> (Vec<MinuteUsage>, Reach) {
-        let Some(connections) = &self.connections else { return (tenant.tokens.usage.minutes(now), Reach::ThisNode) };
+    pub async fn last_hour(&self, tenant: &Tenant, now: Timestamp) -> (Vec<MinuteUsage>, NodesIncluded) {
+        let Some(connections) = &self.connections else {
+            return (tenant.tokens.usage.minutes(now), NodesIncluded::ThisNode);
+        };
         let reading = tokio::time::timeout(READ_LIMIT, self.read(connections, tenant, now));
         match reading.await.ok().flatten() {
-            Some(minutes) => (minutes, Reach::AllNodes),
-            None => (tenant.tokens.usage.minutes(now), Reach::ThisNodeForNow),
+            Some(minutes) => (minutes, NodesIncluded::AllNodes),
+            None => (tenant.tokens.usage.minutes(now), NodesIncluded::ThisNodeForNow),
         }
     }
 
@@ -170,7 +172,7 @@ impl SharedMinutes {
             }
             Err(failure) => failure.to_string(),
         };
-        tracing::debug!(cause, "usage by the minute was not published; it is tried again");
+        tracing::debug!(cause, "could not publish usage by the minute; retrying");
         for (changed, minutes) in taken {
             if changed.tokens.usage.put_back(&minutes) {
                 self.changed().push(changed.clone());

@@ -152,7 +152,7 @@ async fn a_refusal_of_the_certificate_to_replace_is_one_of_its_own() {
         assert!(!matches!(open(None).await, Err(AcmeError::ReplacesRefused { .. })), "{status} {kind}");
     }
     scene.proxy.break_next(1, Kind::NewOrder, Fault::Answer(500, "default backend"));
-    let detail = "answered with status 500".to_owned();
+    let detail = "responded with status 500".to_owned();
     assert_eq!(open(id).await, Err(AcmeError::ReplacesRefused { detail }));
     scene.proxy.break_next(1, Kind::NewOrder, Fault::limit("60"));
     assert!(matches!(open(id).await, Err(AcmeError::Limited { .. })));

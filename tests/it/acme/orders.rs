@@ -1,6 +1,6 @@
 //! Orders: from nothing to a certificate, and on from any step after a crash.
 
-use formgate::acme::{Acme, AcmeError, Challenge, ChallengeKind, Checkpoint, ExternalAccount, Stop};
+use formgate::acme::{Acme, AcmeError, Challenge, ChallengeKind, Checkpoint, ExternalAccount, LeaseLost};
 use futures_util::{StreamExt, stream};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -121,7 +121,7 @@ struct Overtaken<'s> {
 }
 
 impl Checkpoint for Overtaken<'_> {
-    async fn publish(&mut self, _: &Challenge) -> Result<(), Stop> {
+    async fn publish(&mut self, _: &Challenge) -> Result<(), LeaseLost> {
         let mut owner = self.scene.owner(self.scene.host());
         owner.stops_before_finalizing = true;
         let stopped = self.other.advance(0, &self.stored.url, &self.stored.request.csr, &mut owner).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use formgate::acme::{
     AccountKey, Acme, AcmeError, AcmeSettings, Authority, CertificateRequest, Challenge, ChallengeKind, Checkpoint,
-    IssuedChain, Stop, TLS_ALPN_PROTOCOL, tls_alpn_certificate,
+    IssuedChain, LeaseLost, TLS_ALPN_PROTOCOL, tls_alpn_certificate,
 };
 use formgate::host::HostName;
 use formgate::outbound::Target;
@@ -59,9 +59,9 @@ pub(super) struct Owner {
 }
 
 impl Checkpoint for Owner {
-    async fn publish(&mut self, challenge: &Challenge) -> Result<(), Stop> {
+    async fn publish(&mut self, challenge: &Challenge) -> Result<(), LeaseLost> {
         if self.stops_before_validation {
-            return Err(Stop);
+            return Err(LeaseLost);
         }
         let certificate = tls_alpn_certificate(&self.host, &challenge.key_authorization);
         self.certificates.0.lock().unwrap().insert(self.host.to_string(), Arc::new(certificate));
@@ -69,8 +69,8 @@ impl Checkpoint for Owner {
         Ok(())
     }
 
-    async fn before_finalize(&mut self) -> Result<(), Stop> {
-        if self.stops_before_finalizing { Err(Stop) } else { Ok(()) }
+    async fn before_finalize(&mut self) -> Result<(), LeaseLost> {
+        if self.stops_before_finalizing { Err(LeaseLost) } else { Ok(()) }
     }
 }
 

@@ -172,7 +172,7 @@ on_both_databases! {
         assert_eq!(unproved.matches("class=\"copy\">formgate-").count(), 1, "the proof is shown once: {unproved}");
         zones.serve("shop.com", &[4], &format!("forms A 192.0.2.10\n_formgate.forms TXT formgate-{value}"));
         let right = follow(&own, SHOP, &[("action", "check")]).await;
-        assert!(right.contains("looked up just now") && state(&right) == "verified", "{right}");
+        assert!(right.contains("checked just now") && state(&right) == "verified", "{right}");
         assert!(!right.contains("Records to change") && right.contains("Proof of ownership"), "{right}");
         let row = right.split_once("Proof of ownership</caption>").expect("a table").1;
         assert!(row.contains("<th scope=\"row\">Keep</th>") && !row.contains("<th scope=\"row\">Add</th>"), "{right}");

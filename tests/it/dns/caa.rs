@@ -14,7 +14,7 @@ async fn an_authority_that_no_record_allows_is_to_be_added_where_the_records_are
         assert_fault(
             look_at(&format!("{OWN_LABEL}\n{records}")).await,
             "caa",
-            "The CAA records of `acme.com` allow none of our authorities. Add the CAA record `@` (`acme.com`) with the \
+            "The CAA records of `acme.com` allow none of our CAs. Add the CAA record `@` (`acme.com`) with the \
              value `0 issue \"ca.example\"`.",
         );
     }
@@ -29,7 +29,7 @@ async fn the_closest_records_count_and_those_above_them_do_not() {
     assert_fault(
         look_at(&format!("{proof}\nforms CAA 0 issue \"other.example\"\n@ CAA 0 issue \"ca.example\"")).await,
         "caa",
-        "The CAA records of `forms.acme.com` allow none of our authorities. Add the CAA record `forms` \
+        "The CAA records of `forms.acme.com` allow none of our CAs. Add the CAA record `forms` \
          (`forms.acme.com`) with the value `0 issue \"ca.example\"`.",
     );
 }
@@ -45,8 +45,8 @@ async fn a_critical_property_that_authorities_do_not_know_is_to_be_removed() {
     assert_fault(
         look_at(&format!("{OWN_LABEL}\n@ CAA 128 tbs \"unknown\"\n@ CAA 0 issue \"ca.example\"")).await,
         "caa",
-        "Remove the CAA record `@` (`acme.com`) with the value `128 tbs \"unknown\"`: it is critical, and certificate \
-         authorities that do not know it issue nothing.",
+        "Remove the CAA record `@` (`acme.com`) with the value `128 tbs \"unknown\"`: it is critical, and CAs that \
+         do not know it issue nothing.",
     );
 }
 

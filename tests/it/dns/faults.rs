@@ -1,6 +1,7 @@
 //! What an owner did not do, or did wrong: each reason, with its step and its records.
 
 use formgate::dns::{Action, DnsFault, Finding, Kind, Proof, Record};
+use formgate::domains::Reason;
 use jiff::{SignedDuration, Timestamp};
 
 use super::scene::{Claim, GATEWAY, OWN_LABEL, PROOF, SERVERS, assert_fault, fault, look, look_at, ready, zones};
@@ -193,7 +194,7 @@ async fn what_a_resolver_remembers_is_waited_for_until_it_expires() {
         let minute = until.as_second() / 60 * 60 + 60;
         let minute = Timestamp::from_second(minute).unwrap().strftime("%Y-%m-%d %H:%M UTC");
         assert_eq!(
-            fault.next_step(),
+            Reason::Dns(fault).next_step(),
             format!("Wait: the resolver 127.0.0.1 still has an older answer, until {minute}.")
         );
     }

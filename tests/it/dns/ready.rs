@@ -210,7 +210,7 @@ async fn a_resolver_that_knows_no_zones_is_asked_for_addresses_alone() {
                 issuers: &[Issuer::default()],
                 methods: &[],
             };
-            let finding = Dns::new(&[address.parse().unwrap()]).look(&question).await.finding;
+            let finding = Dns::new(&[address.parse().unwrap()]).check(&question).await.finding;
             assert_eq!(finding, Finding::Ready { issuers: vec![0] }, "{name}");
         }
         began.elapsed()

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use formgate::dns::{Dns, DnsFault, Finding, Issuer, Look, Ownership, Proof, Question};
+use formgate::dns::{Dns, DnsCheck, DnsFault, Finding, Issuer, Ownership, Proof, Question};
+use formgate::domains::Reason;
 use formgate::host::HostName;
 
 use crate::support::zones::{Zones, ip};
@@ -65,18 +66,18 @@ pub(super) const GATEWAY: &str = "@ A 192.0.2.10
     other A 192.0.2.10";
 
 /// Serves the zone of the host, and asks.
-pub(super) async fn look_at(records: &str) -> Look {
+pub(super) async fn look_at(records: &str) -> DnsCheck {
     let zones = zones().await;
     zones.serve("acme.com", &SERVERS, records);
     look(&zones, &Claim::usual()).await
 }
 
-pub(super) async fn look(zones: &Zones, claim: &Claim) -> Look {
+pub(super) async fn look(zones: &Zones, claim: &Claim) -> DnsCheck {
     let dns = Dns::new(&[zones.resolver()]).with_private_servers(zones.port);
     ask(&dns, claim).await
 }
 
-pub(super) async fn ask(dns: &Dns, claim: &Claim) -> Look {
+pub(super) async fn ask(dns: &Dns, claim: &Claim) -> DnsCheck {
     let host = HostName::parse(&claim.host).expect("a host");
     let question = Question {
         host: &host,
@@ -87,18 +88,18 @@ pub(super) async fn ask(dns: &Dns, claim: &Claim) -> Look {
         issuers: &claim.issuers,
         methods: &["http-01", "tls-alpn-01"],
     };
-    dns.look(&question).await
+    dns.check(&question).await
 }
 
 /// Both authorities may issue.
-pub(super) fn ready(proof: Proof) -> Look {
-    Look { ownership: Ownership::Proved(proof), finding: Finding::Ready { issuers: vec![0, 1] } }
+pub(super) fn ready(proof: Proof) -> DnsCheck {
+    DnsCheck { ownership: Ownership::Proved(proof), finding: Finding::Ready { issuers: vec![0, 1] } }
 }
 
 /// The fault, which reads the same after it was stored.
 #[track_caller]
-pub(super) fn fault(look: Look) -> DnsFault {
-    let Finding::Fault(fault) = look.finding else { panic!("no fault, but {look:?}") };
+pub(super) fn fault(check: DnsCheck) -> DnsFault {
+    let Finding::Fault(fault) = check.finding else { panic!("no fault, but {check:?}") };
     let stored = serde_json::to_string(&fault).expect("a fault can be stored");
     assert_eq!(serde_json::from_str::<DnsFault>(&stored).expect("it can be read"), fault);
     assert_eq!(serde_json::from_str::<serde_json::Value>(&stored).unwrap()["reason"], fault.reason());
@@ -107,7 +108,7 @@ pub(super) fn fault(look: Look) -> DnsFault {
 
 /// The reason and the step.
 #[track_caller]
-pub(super) fn assert_fault(look: Look, reason: &str, next_step: &str) {
-    let fault = fault(look);
-    assert_eq!((fault.reason(), &*fault.next_step()), (reason, next_step));
+pub(super) fn assert_fault(check: DnsCheck, reason: &str, next_step: &str) {
+    let fault = fault(check);
+    assert_eq!((fault.reason(), &*Reason::Dns(fault.clone()).next_step()), (reason, next_step));
 }

@@ -107,7 +107,7 @@ on_both_databases! {
         let row = scene.becomes(scene.host(), DomainState::Live, "dns_down").await;
         let detail = reason_of(&row)["detail"].as_str().unwrap_or_default().to_owned();
         assert!(row.failures == 1 && detail.contains("no resolver works; "), "{row:?}");
-        assert!(detail.contains("; the authority pebble: "), "{detail}");
+        assert!(detail.contains("; the CA pebble: "), "{detail}");
         assert_eq!(scene.is_served(&node, scene.host()).await, leaf);
         scene.zones.end_resolver_mood();
         scene.check_soon(scene.host()).await;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use formgate::domains::await_look;
+use formgate::domains::await_check;
 use formgate::host::HostName;
 use formgate::store::registry::{DomainFilter, DomainState, Lease, Requester};
 use serde_json::Value;
@@ -148,7 +148,7 @@ on_both_databases! {
         }
         assert_eq!(node.stop(LIMIT).await, 0);
         assert_eq!(scene.proxy.count(Kind::NewOrder), 5);
-        assert!(node.log().contains("the authority can't be used"), "{}", node.log());
+        assert!(node.log().contains("the CA can't be used"), "{}", node.log());
     }
 
     async fn another_authority_takes_over_from_one_that_is_down(engine: Engine) {
@@ -221,7 +221,7 @@ on_both_databases! {
         assert!(asked.is_first);
         let again = registry.ask_for_check(&waits.host, "wonka", Requester::Account).await.unwrap().unwrap();
         let (looked_at, is_looked_at) =
-            await_look(&registry, &HostName::parse(&waits.host).unwrap(), "wonka", asked, LIMIT).await.unwrap();
+            await_check(&registry, &HostName::parse(&waits.host).unwrap(), "wonka", asked, LIMIT).await.unwrap();
         assert!(is_looked_at && looked_at.is_some_and(|row| row.checked_at > waits.checked_at));
         assert!(again.is_first && again.fence >= asked.fence);
         let all = registry.list_domains(&DomainFilter::default(), 500).await.unwrap();

@@ -86,8 +86,9 @@ async fn a_renewed_certificate_is_served_without_a_signal_and_a_half_written_one
     let elsewhere = folder::temporary("renewed");
     let renewed = certificate::issue(elsewhere.path(), &["forms.acme.test"]);
     fs::rename(renewed.certificate, certs.join("forms.acme.test.pem")).expect("the folder can be written");
-    let line =
-        acme.node.wait_for_log(BY_ITSELF, |line| line.contains("the one before it goes on").then(|| line.to_owned()));
+    let line = acme
+        .node
+        .wait_for_log(BY_ITSELF, |line| line.contains("the previous one stays in effect").then(|| line.to_owned()));
     let line = line.expect("half of it is noticed");
     assert!(line.contains(r#""tenant":"acme""#) && line.contains("forms.acme.test.key"), "{line}");
     assert_eq!(served(&acme, "forms.acme.test").await.expect("the one before goes on"), before);
@@ -97,7 +98,7 @@ async fn a_renewed_certificate_is_served_without_a_signal_and_a_half_written_one
         assert!(began.elapsed() < BY_ITSELF, "the renewed one is not served");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(acme.node.log().matches("the one before it goes on").count(), 1, "it is logged once");
+    assert_eq!(acme.node.log().matches("the previous one stays in effect").count(), 1, "it is logged once");
     assert!(!acme.node.log().contains("is reloaded"), "the configuration did not change");
 }
 
@@ -169,7 +170,7 @@ async fn an_expired_pair_that_replaces_the_gateways_own_is_reported_and_not_serv
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(served(&acme, "acme.example.test").await.expect("the one before goes on"), before);
-    assert!(acme.node.log().contains("a renewed certificate can't be served; the one before it goes on"));
+    assert!(acme.node.log().contains("invalid renewed certificate ignored; the previous one stays in effect"));
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ fn wait_until_changes_are_handled(site: &Site, node: &mut Node) {
     let elsewhere = folder::temporary("kept");
     let kept = elsewhere.path().join("kept.pem");
     fs::rename(&certificate, &kept).expect("the site's folder can be written");
-    wait_for(node, "the one before it goes on");
+    wait_for(node, "the previous one stays in effect");
     fs::rename(&kept, &certificate).expect("the site's folder can be written");
 }
 

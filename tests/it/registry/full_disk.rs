@@ -38,7 +38,7 @@ async fn a_registry_on_a_full_disk_is_a_clear_answer_and_serving_goes_on() {
     let listed = scene.call(0, Method::GET, "/v1/tenants", None).await;
     assert!(listed.status == 200 && listed.body["data"].as_array().unwrap().len() == 1, "{listed:?}");
     readiness_becomes(&mut node, "it takes no writes of this node; callers do not wait for it").await;
-    node.wait_for_lines(Duration::from_secs(30), "the registry does not take writes of this node", 1);
+    node.wait_for_lines(Duration::from_secs(30), "cannot write to the registry", 1);
     limit_files(&node, "unlimited");
     readiness_becomes(&mut node, "ok").await;
     let other = scene.add(0, "globex").await;
@@ -64,7 +64,7 @@ async fn a_snapshot_on_a_full_disk_has_all_rows_up_to_its_revision() {
     tokens.push(("c", scene.add(0, "c").await));
     let [rows, revision] = scene.kept(0).await;
     assert_eq!(rows, revision, "{}", node.log());
-    assert!(node.log().contains("no snapshot of the registry can be kept"), "{}", node.log());
+    assert!(node.log().contains("cannot write the registry snapshot"), "{}", node.log());
     drop(node);
     let node = scene.start(0);
     scene.keeps(0, 3).await;

@@ -39,7 +39,8 @@ on_both_databases! {
         let receiver = Receiver::always(Act::status(200)).await;
         let id = scene.subscribe(&receiver, "submission.updated", None).await["id"].as_str().unwrap().to_owned();
         for attempt in 1..=120 {
-            let accepted = if attempt % 2 == 0 { "TRUE, 204, NULL" } else { "FALSE, NULL, 'connection refused'" };
+            let refused = r#"FALSE, NULL, '{"code":"connect","fault":"refused"}'"#;
+            let accepted = if attempt % 2 == 0 { "TRUE, 204, NULL" } else { refused };
             scene.execute(&format!(
                 "INSERT INTO webhook_attempts (subscription_id, event_id, event, submission_id, attempt, at, duration_ms, accepted, status, error) \
                  SELECT id, 'evt_1', 'submission.updated', 7, {attempt}, {}, 5, {accepted} FROM subscriptions", scene.at(attempt)
@@ -54,7 +55,7 @@ on_both_databases! {
         }
         assert_eq!(listed, (1..=120).rev().collect::<Vec<_>>());
         let failed = scene.client.get(&format!("{path}?status=failed&page=1")).send().await.json();
-        assert_eq!((&failed["meta"]["total"], &failed["data"][0]["error"]), (&json!(60), &json!("connection refused")));
+        assert_eq!((&failed["meta"]["total"], &failed["data"][0]["error"]), (&json!(60), &json!("no connection: connection refused")));
         assert!(failed["links"]["next"].as_str().unwrap().ends_with(&format!("{path}?status=failed&page=2")), "{failed}");
         let faulty = scene.client.get(&format!("{path}?status=maybe&page=0")).send().await;
         let fields: Vec<String> = faulty.json()["errors"].as_object().unwrap().keys().cloned().collect();

@@ -117,10 +117,11 @@ on_both_databases! {
         assert_step(&output, "pending", &["1 event waits, since"], "");
         for (state, text, remedy) in [
             ("paused", "nothing is sent", "formgate webhook resume"),
-            ("disabled", "was down", "formgate webhook resume"),
-            ("gone", "was down", "answered 410"),
+            ("disabled", "the host name was not resolved", "formgate webhook resume"),
+            ("gone", "the host name was not resolved", "answered 410"),
         ] {
-            scene.execute(&format!("UPDATE subscriptions SET state = '{state}', reason = 'it was down'")).await;
+            let reason = r#"{"code":"unresolved"}"#;
+            scene.execute(&format!("UPDATE subscriptions SET state = '{state}', reason = '{reason}'")).await;
             let output = scene.explain(&id(&made)).await;
             assert_eq!(output.code, 1, "{output:?}");
             assert_step(&output, "subscription", &["STOP", state, text], remedy);

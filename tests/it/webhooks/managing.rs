@@ -12,6 +12,9 @@ use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site, on_both_databases};
 use crate::support::receiver::{Act, Receiver};
 
+/// Why a receiver fails, as the database has it.
+const STORED_REASON: &str = r#"{"code":"status","status":503}"#;
+
 /// The routes of one subscription.
 const ACTIONS: [&str; 4] = ["pause", "resume", "rotate", "replay"];
 
@@ -91,6 +94,8 @@ on_both_databases! {
         let id = &scene.subscribe(&receiver, "submission.created", Some("for_1")).await["id"];
         let paused = scene.acted(id, "pause", &json!({})).await;
         assert_eq!((&paused["state"], &paused["reason"]), (&json!("paused"), &json!("paused by request")));
+        let stored = r#"SELECT count(*) FROM subscriptions WHERE reason = '{"code":"paused"}'"#;
+        scene.wait_for(stored, 1).await;
         for (submission, form) in [(1, 1), (2, 2), (3, 3)] {
             scene.insert(submission, form, "x").await;
         }
@@ -158,12 +163,12 @@ on_both_databases! {
         for (state, paused, reason) in [
             ("active", "paused", "paused by request"),
             ("failing", "paused", "paused by request"),
-            ("paused", "paused", "why"),
-            ("disabled", "disabled", "why"),
-            ("gone", "gone", "why"),
+            ("paused", "paused", "the receiver answered 503"),
+            ("disabled", "disabled", "the receiver answered 503"),
+            ("gone", "gone", "the receiver answered 503"),
         ] {
             let at = scene.at(0);
-            let change = format!("UPDATE subscriptions SET state = '{state}', reason = 'why', failures = 3, failing_since = {at}, next_attempt_at = {at}");
+            let change = format!("UPDATE subscriptions SET state = '{state}', reason = '{STORED_REASON}', failures = 3, failing_since = {at}, next_attempt_at = {at}");
             scene.execute(&change).await;
             let shown = scene.subscription(id).await;
             assert_eq!((&shown["state"], shown["next_attempt_at"].is_string()), (&json!(state), state == "failing"));

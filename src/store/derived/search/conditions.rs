@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::covered_forms::ResolvedFilter;
 use super::terms::conditions_of_terms;
 use crate::store::filter::{Keyword, Status};
-use crate::store::statement::{Sql, Texts, UNINDEXED_END, length_is, sql};
+use crate::store::statement::{Sql, TextList, UNINDEXED_END, length_is, sql};
 
 /// The length of a trigram, and so of the shortest text that a trigram index finds.
 const TRIGRAM_LENGTH: usize = 3;
@@ -60,7 +60,7 @@ pub(super) fn has_status(status: Sql, wanted: &[Status]) -> Option<Sql> {
 }
 
 /// Statuses as the database spells them.
-pub(super) fn texts(statuses: &[Status]) -> Texts {
+pub(super) fn texts(statuses: &[Status]) -> TextList {
     statuses.iter().map(|status| status.as_str()).collect()
 }
 

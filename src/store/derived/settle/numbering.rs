@@ -68,7 +68,7 @@ pub enum Events {
 
 /// What differs of a submission that was listed, or is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Change {
+enum SubmissionChange {
     /// Only filters see it.
     Matched,
     Updated,
@@ -138,7 +138,7 @@ impl Entry {
     }
 
     /// Gives a change the number `seq`.
-    fn change(&mut self, change: Change, seq: i64, noted: NotedAt, numbering: &Numbering, settle: Duration) {
+    fn change(&mut self, change: SubmissionChange, seq: i64, noted: NotedAt, numbering: &Numbering, settle: Duration) {
         let event = (numbering.events == Events::Sent).then_some(seq);
         let is_unsent = self.created_event.is_some_and(|created| created > numbering.released);
         // Receivers know it from before, and are not told that it was gone in between.
@@ -148,24 +148,24 @@ impl Entry {
         let continues = noted.first.duration_since(self.changed_at).unsigned_abs() < settle;
         let is_same_event = continues && noted.first < self.burst_at + settle * MAX_BURST;
         match change {
-            Change::Matched => {}
-            Change::Created => {
+            SubmissionChange::Matched => {}
+            SubmissionChange::Created => {
                 (self.listed_seq, self.deleted) = (Some(seq), false);
                 (self.created_event, self.updated_event) = if is_known { (None, event) } else { (event, None) };
                 self.deleted_event = None;
             }
             // A submission and its answers may come in several transactions, and are one event.
-            Change::Updated if is_unsent && self.updated_event.is_none() && is_same_event => {
+            SubmissionChange::Updated if is_unsent && self.updated_event.is_none() && is_same_event => {
                 self.created_event = event.or(self.created_event);
             }
-            Change::Updated => self.updated_event = event.or(self.updated_event),
-            Change::Deleted => {
+            SubmissionChange::Updated => self.updated_event = event.or(self.updated_event),
+            SubmissionChange::Deleted => {
                 self.deleted = true;
                 self.created_event = (!is_unsent).then_some(KNOWN);
                 (self.updated_event, self.deleted_event) = (None, event);
             }
         }
-        if !continues || change == Change::Created {
+        if !continues || change == SubmissionChange::Created {
             self.burst_at = noted.first;
         }
         (self.seq, self.changed_at) = (Some(seq), noted.last);
@@ -300,7 +300,7 @@ impl Numbering {
 struct Changed {
     /// Rows to write.
     entries: BTreeMap<i64, Entry>,
-    changes: BTreeMap<i64, (Change, NotedAt)>,
+    changes: BTreeMap<i64, (SubmissionChange, NotedAt)>,
     /// The forms that submissions left for others.
     moved_from: BTreeMap<i64, i64>,
     /// Parents that show something else now.
@@ -333,14 +333,14 @@ impl Changed {
         }
 
         let change = match (was_listed, is_listed) {
-            (false, true) => Some(Change::Created),
-            (true, false) => Some(Change::Deleted),
+            (false, true) => Some(SubmissionChange::Created),
+            (true, false) => Some(SubmissionChange::Deleted),
             (true, true) => {
                 let (entry, content) = before.zip(now).expect("it was listed, and is");
                 if differs(entry.shown, content.shown) {
-                    Some(Change::Updated)
+                    Some(SubmissionChange::Updated)
                 } else {
-                    differs(entry.matched, content.matched).then_some(Change::Matched)
+                    differs(entry.matched, content.matched).then_some(SubmissionChange::Matched)
                 }
             }
             (false, false) => None,
@@ -384,8 +384,8 @@ impl Changed {
             let entry = self.entries.get(&parent).or_else(|| before.get(&parent));
             let Some(entry) = entry.filter(|entry| entry.is_listed(parent)).cloned() else { continue };
             self.entries.insert(parent, entry);
-            let change = self.changes.entry(parent).or_insert((Change::Updated, noted));
-            change.0 = change.0.max(Change::Updated);
+            let change = self.changes.entry(parent).or_insert((SubmissionChange::Updated, noted));
+            change.0 = change.0.max(SubmissionChange::Updated);
             change.1.add(noted);
         }
     }

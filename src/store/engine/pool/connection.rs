@@ -39,7 +39,7 @@ const LARGE_STATEMENT: usize = 256 * 1024;
 
 /// Where a connection came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum ConnectionSource {
     /// It was opened for this checkout.
     Opened,
     /// It was idle, and answered a ping.
@@ -90,7 +90,7 @@ impl PooledConnection {
         permit: ConnectionPermit,
         share: Option<OwnedSemaphorePermit>,
         breaker_permit: Option<BreakerPermit>,
-        found: Found,
+        found: ConnectionSource,
     ) -> Self {
         session.use_schema(pool.schema());
         Self {
@@ -101,8 +101,8 @@ impl PooledConnection {
             _share: share,
             turn: None,
             breaker_permit,
-            unverified: found == Found::IdleUnverified,
-            is_reused: found != Found::Opened,
+            unverified: found == ConnectionSource::IdleUnverified,
+            is_reused: found != ConnectionSource::Opened,
             running: false,
             lost: false,
             in_transaction: false,

@@ -387,14 +387,14 @@ on_both_databases! {
 fn bad_answers() -> Vec<(&'static str, Vec<Act>)> {
     let huge = format!("{{\"keys\":[\"{}\"]}}", "x".repeat(300 * 1024));
     vec![
-        ("answered with status 500", Act::status(500)),
-        ("answered with status 302", Act::answer(302, &["Location: https://evil.example/marker"], "")),
+        ("responded with status 500", Act::status(500)),
+        ("responded with status 302", Act::answer(302, &["Location: https://evil.example/marker"], "")),
         ("is not usable", Act::answer(200, &[], "<html>marker</html>")),
         ("is not usable", Act::answer(200, &[], "")),
-        ("gave no answer: no valid answer", Act::answer(200, &[], &huge)),
-        ("gave no answer: no valid answer", vec![Act::send("marker\r\n\r\n"), Act::Close]),
-        ("gave no answer: no valid answer", vec![Act::Reset]),
-        ("gave no answer: the time limit ended", vec![Act::Hang]),
+        ("gave no response: no valid answer", Act::answer(200, &[], &huge)),
+        ("gave no response: no valid answer", vec![Act::send("marker\r\n\r\n"), Act::Close]),
+        ("gave no response: no valid answer", vec![Act::Reset]),
+        ("gave no response: the time limit ended", vec![Act::Hang]),
         ("the time limit ended", vec![Act::send("HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n{"), Act::Hang]),
     ]
 }

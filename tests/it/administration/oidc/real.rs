@@ -215,7 +215,7 @@ async fn a_provider_may_change_its_keys_and_be_down_for_a_while() {
     assert_eq!(answer.status, 502, "{answer:?}");
     assert_eq!(sign_ins(&mut scene, "provider").await, 2);
     assert!(
-        scene.node.log().contains("the provider's token endpoint gave no answer: no connection: connection refused")
+        scene.node.log().contains("the provider's token endpoint gave no response: no connection: connection refused")
     );
 }
 

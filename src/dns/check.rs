@@ -1,26 +1,25 @@
-//! One look at a host: which questions are asked, and which fault is reported if there are several.
+//! One check of a host: which questions are asked, and which fault is reported.
 //!
-//! The proof is asked for first, since it counts wherever the host leads, also if that can't be found out.
+//! The proof is asked for first, since it counts wherever the host points, even if that remains unknown.
 //!
-//! A host with several faults shows one: the one whose repair the others wait for, and what only takes time last. So
-//! where the host leads comes first, then whose it is, what resolvers accept, which authorities may issue, and whether
-//! everyone sees it.
+//! If there are several faults, report the one that blocks the others; report propagation delays last. So the order is:
+//! where the host points, its proof, what resolvers accept, which CAs may issue, and whether everyone sees it.
 
 use std::net::IpAddr;
 
 use futures_util::future::OptionFuture;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
 
-use super::authority::{Authority, Content, Stop, away};
 use super::caa;
 use super::cdn;
 use super::fault::DnsFault;
 use super::pointing::{self, End, Here, Pointing};
 use super::public::{self, Public};
 use super::record::{Action, Kind, Record};
-use super::resolvers::{Found, Unresolved};
+use super::resolvers::{Addresses, ResolveError};
 use super::wanted::wanted;
 use super::zone::{absolute, registered_domain, text};
+use super::zone_servers::{CheckError, Content, ZoneServers, no_resolver};
 use super::{Finding, Ownership, Proof, Question};
 
 /// The label below a host at which its owner proves ownership.
@@ -28,29 +27,29 @@ const PROOF_LABEL: &str = "_formgate";
 
 /// How many wrong addresses are reported.
 ///
-/// Larger: a row with hundreds of records that no one reads. Smaller: an owner removes them in several rounds.
+/// Larger: an owner gets hundreds of records that nobody reads. Smaller: an owner removes them in several rounds.
 const MAX_REPORTED: usize = 8;
 
-pub(super) async fn look(
-    authority: &mut Authority<'_>,
+pub(super) async fn check(
+    servers: &mut ZoneServers<'_>,
     question: &Question<'_>,
     ownership: &mut Ownership,
-) -> Result<Finding, Stop> {
+) -> Result<Finding, CheckError> {
     let Some(host) = absolute(question.host.as_str()) else {
-        return Err(Stop::Unknown(format!("`{}` is not a name in DNS", question.host)));
+        return Err(CheckError::Unknown(format!("`{}` is not a name in DNS", question.host)));
     };
     if question.issuers.is_empty() {
-        return Err(Stop::Unknown("no certificate authority is configured".to_owned()));
+        return Err(CheckError::Unknown("no CA is configured".to_owned()));
     }
-    let found = match proof(authority, question, &host).await {
-        Err(stop @ Stop::Unknown(_)) => return Err(stop),
+    let found = match proof(servers, question, &host).await {
+        Err(error @ CheckError::Unknown(_)) => return Err(error),
         found => found,
     };
     if let Ok(Some(proof)) = &found {
         *ownership = Ownership::Proved(*proof);
     }
-    let here = here(authority, question).await?;
-    let pointing = pointing::follow(authority, &host, &here).await?;
+    let here = here(servers, question).await?;
+    let pointing = pointing::follow(servers, &host, &here).await?;
     let is_of_label = here.own_label.as_ref().is_some_and(|own| pointing.aliases.contains(own));
     match &found {
         Ok(Some(Proof::NotNeeded)) => {}
@@ -58,37 +57,41 @@ pub(super) async fn look(
         Ok(None) => *ownership = Ownership::Missing,
         _ => {}
     }
-    let view = View { question, host: &host, here: &here, pointing: &pointing };
-    if let Some(unresolved) = view.undecided() {
-        return Err(unresolved_target(authority, question, unresolved).await);
+    let observed = Observed { question, host: &host, here: &here, pointing: &pointing };
+    if let Some(unresolved) = observed.undecided() {
+        return Err(unresolved_target(servers, question, unresolved).await);
     }
-    if let Some(fault) = view.wrong_way() {
+    if let Some(fault) = observed.wrong_way() {
         return Ok(Finding::Fault(fault));
     }
     if !is_of_label && found?.is_none() {
-        return Ok(Finding::Fault(view.proof_missing()));
+        return Ok(Finding::Fault(observed.proof_missing()));
     }
-    let public = public::compare(authority.resolvers, &host, pointing.zone.as_ref(), &here).await?;
+    let public = public::compare(servers.resolvers, &host, pointing.zone.as_ref(), &here).await?;
     if let Public::Bogus(resolver) = public {
         let (host, zone) = (text(&host), pointing.zone.as_ref().map(text));
         return Ok(Finding::Fault(DnsFault::Dnssec { host, zone, resolver: resolver.ip().to_string() }));
     }
-    let issuers = match view.issuers(authority).await? {
+    let issuers = match observed.issuers(servers).await? {
         Ok(issuers) => issuers,
         Err(fault) => return Ok(Finding::Fault(fault)),
     };
-    Ok(match view.not_seen_yet(&public) {
+    Ok(match observed.not_seen_yet(&public) {
         Some(fault) => Finding::Fault(fault),
         None => Finding::Ready { issuers },
     })
 }
 
 /// The proof of ownership, other than an alias to the tenant's own label.
-async fn proof(authority: &mut Authority<'_>, question: &Question<'_>, host: &Name) -> Result<Option<Proof>, Stop> {
+async fn proof(
+    servers: &mut ZoneServers<'_>,
+    question: &Question<'_>,
+    host: &Name,
+) -> Result<Option<Proof>, CheckError> {
     let Some(expected) = question.proof else { return Ok(Some(Proof::NotNeeded)) };
     // An alias is not followed: one for all names below the host would prove nothing about this one.
     let Ok(name) = host.prepend_label(PROOF_LABEL) else { return Ok(None) };
-    let answers = authority.ask(&name, RecordType::TXT).await?;
+    let answers = servers.ask(&name, RecordType::TXT).await?;
     let has_proof = |content: &Content| match content {
         Content::Records(records) => records.iter().any(|record| is_proof(record, expected)),
         Content::Alias(_) | Content::Nothing { .. } => false,
@@ -96,29 +99,33 @@ async fn proof(authority: &mut Authority<'_>, question: &Question<'_>, host: &Na
     Ok(answers.of.iter().all(|(_, content)| has_proof(content)).then_some(Proof::Txt))
 }
 
-/// Where hosts have to lead.
-async fn here(authority: &Authority<'_>, question: &Question<'_>) -> Result<Here, Stop> {
+/// Where hosts have to point.
+async fn here(servers: &ZoneServers<'_>, question: &Question<'_>) -> Result<Here, CheckError> {
     let here = |addresses| Here::new(question.own_label, question.target, addresses);
     if !question.addresses.is_empty() {
         return Ok(here(Some(question.addresses.to_vec())));
     }
     let target = question.target.and_then(|target| absolute(target.as_str()));
-    let found = target.as_ref().map(|target| authority.resolvers.addresses(target));
+    let found = target.as_ref().map(|target| servers.resolvers.addresses(target));
     match OptionFuture::from(found).await {
         None => Ok(here(None)),
-        Some(Ok(Found { addresses, failed })) if !addresses.is_empty() => Ok(Here { failed, ..here(Some(addresses)) }),
-        Some(Ok(_)) => Err(Stop::Unknown(format!("`{}` has no address", question.target.map_or("", |t| t.as_str())))),
-        Some(Err(unresolved)) => Err(unresolved_target(authority, question, unresolved).await),
+        Some(Ok(Addresses { addresses, failed })) if !addresses.is_empty() => {
+            Ok(Here { failed, ..here(Some(addresses)) })
+        }
+        Some(Ok(_)) => {
+            Err(CheckError::Unknown(format!("`{}` has no address", question.target.map_or("", |t| t.as_str()))))
+        }
+        Some(Err(unresolved)) => Err(unresolved_target(servers, question, unresolved).await),
     }
 }
 
-/// The addresses of the target, or those of one family, could not be found out.
-async fn unresolved_target(authority: &Authority<'_>, question: &Question<'_>, unresolved: Unresolved) -> Stop {
-    if !authority.resolvers.any_works().await {
-        return away(&unresolved);
+/// The addresses of the target, or those of one family, are unknown.
+async fn unresolved_target(servers: &ZoneServers<'_>, question: &Question<'_>, unresolved: ResolveError) -> CheckError {
+    if !servers.resolvers.any_works().await {
+        return no_resolver(&unresolved);
     }
-    let Unresolved { resolver, failure } = unresolved;
-    Stop::Unknown(format!(
+    let ResolveError { resolver, failure } = unresolved;
+    CheckError::Unknown(format!(
         "the resolver {} {} for `{}`, where hosts have to point",
         resolver.ip(),
         failure.words(),
@@ -126,25 +133,25 @@ async fn unresolved_target(authority: &Authority<'_>, question: &Question<'_>, u
     ))
 }
 
-/// What a look has found so far.
-struct View<'v> {
+/// What a check has found so far.
+struct Observed<'v> {
     question: &'v Question<'v>,
     host: &'v Name,
     here: &'v Here,
     pointing: &'v Pointing,
 }
 
-impl View<'_> {
-    /// Why it is not known whether the host leads here: it has an address that is none of the known ones, of a family that
-    /// the target could not be asked for.
-    fn undecided(&self) -> Option<Unresolved> {
+impl Observed<'_> {
+    /// Why it is unknown whether the host points here: it has another address than the known ones, of a family for which the
+    /// target could not be resolved.
+    fn undecided(&self) -> Option<ResolveError> {
         let (family, unresolved) = self.here.failed?;
         let End::Addresses(addresses) = &self.pointing.end else { return None };
         let is_of_family = |address: &IpAddr| address.is_ipv6() == (family == RecordType::AAAA);
         addresses.iter().any(|address| is_of_family(address) && !self.here.has(*address)).then_some(unresolved)
     }
 
-    /// The fault of a host that does not lead here.
+    /// The fault of a host that does not point here.
     fn wrong_way(&self) -> Option<DnsFault> {
         let host = text(self.host);
         let addresses = match &self.pointing.end {
@@ -183,7 +190,7 @@ impl View<'_> {
         shown.map(|address| self.record(Action::Remove, Kind::from(*address), address.to_string())).collect()
     }
 
-    /// The records that lead the host here.
+    /// The records that point the host here.
     fn wanted(&self) -> Vec<Record> {
         let zone = self.pointing.zone.as_ref().map(text);
         let name = self.question.own_label.or(self.question.target);
@@ -196,7 +203,7 @@ impl View<'_> {
         Record::new(action, kind, &text(self.host), zone.as_deref(), value)
     }
 
-    /// The registered domain of the host, if the zone is one above it.
+    /// The registered domain of the host, if the zone is above it.
     fn undelegated(&self) -> Option<String> {
         let host = text(self.host);
         let domain = registered_domain(&host)?;
@@ -213,18 +220,18 @@ impl View<'_> {
         DnsFault::ProofMissing { host, records }
     }
 
-    /// The authorities that may issue.
-    async fn issuers(&self, authority: &mut Authority<'_>) -> Result<Result<Vec<usize>, DnsFault>, Stop> {
+    /// The CAs that may issue.
+    async fn issuers(&self, servers: &mut ZoneServers<'_>) -> Result<Result<Vec<usize>, DnsFault>, CheckError> {
         let issuers = self.question.issuers;
         let unchecked: Vec<usize> = (0..issuers.len()).filter(|index| issuers[*index].name.is_empty()).collect();
         if unchecked.len() == issuers.len() {
             return Ok(Ok(unchecked));
         }
-        let relevant = match caa::find(authority, self.host).await {
+        let relevant = match caa::find(servers, self.host).await {
             Ok(Some(relevant)) => relevant,
             Ok(None) => return Ok(Ok((0..issuers.len()).collect())),
-            Err(Stop::Fault(_)) if !unchecked.is_empty() => return Ok(Ok(unchecked)),
-            Err(stop) => return Err(stop),
+            Err(CheckError::Fault(_)) if !unchecked.is_empty() => return Ok(Ok(unchecked)),
+            Err(error) => return Err(error),
         };
         let is_allowed = |index: &usize| {
             let issuer = &issuers[*index];
@@ -239,7 +246,7 @@ impl View<'_> {
             Some(critical) => (Action::Remove, caa::written(critical)),
             None => (Action::Add, format!("0 issue \"{}\"", issuers[0].name)),
         };
-        let zone = authority.known_apex(&relevant.holder).map(text);
+        let zone = servers.known_apex(&relevant.holder).map(text);
         let records = vec![Record::new(action, Kind::Caa, &holder, zone.as_deref(), value)];
         Ok(Err(DnsFault::Caa { host: text(self.host), holder, records }))
     }

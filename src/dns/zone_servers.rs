@@ -1,8 +1,8 @@
 //! Asks every authoritative server of a name's zone, directly.
 //!
-//! Owns what an answer of a server counts as, and when the resolvers are asked in place of the servers: if the zone has
-//! no public servers, or if none of them can be reached from here, as in a network that only lets its resolvers out. A
-//! server that answers SERVFAIL was reached, and is reported.
+//! Owns how answers of servers are classified, and when the resolvers are asked instead: if the zone has no public servers, or
+//! if all are unreachable, as in a network that allows DNS only to its resolvers. A server that answers SERVFAIL is
+//! reachable, and is reported.
 
 use hickory_resolver::proto::op::Message;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
@@ -10,31 +10,31 @@ use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use futures_util::future::join_all;
 
 use super::fault::{DnsFault, Failure};
-use super::resolvers::{Resolvers, Unresolved, failure_of};
-use super::wire::{self, Ask, NoAnswer};
-use super::zone::{self, Reach, ResolversAway, Server, Zone, text};
+use super::resolvers::{ResolveError, Resolvers, failure_of};
+use super::wire::{self, Ask, QueryError};
+use super::zone::{self, Server, ServerPolicy, Zone, text};
 
 /// How long one server may take, by UDP, and again by TCP.
 ///
-/// Larger: a zone with dead servers costs more of the time for a look. Smaller: distant servers count as dead.
+/// Larger: dead servers use up more of the time for a check. Smaller: distant servers count as dead.
 const TIME_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// How many referrals are followed from the zone that the resolvers found.
 ///
-/// Larger: servers that refer to each other cost more time. Smaller: a host far below a broken zone is not found.
+/// Larger: servers that refer to each other take more time. Smaller: a host far below a broken zone is not found.
 const MAX_REFERRALS: usize = 4;
 
-/// How many records of an answer are looked at.
+/// How many records of an answer are read.
 ///
-/// Larger: a name with thousands of addresses costs more. Smaller: a wrong record is missed among many.
+/// Larger: a name with thousands of addresses takes more memory. Smaller: a wrong record is missed among many.
 const MAX_RECORDS: usize = 64;
 
-/// Why a look ends before it has an answer.
+/// Why a check ends early.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(super) enum CheckError {
     /// DNS of the host is at fault.
     Fault(DnsFault),
-    /// DNS could not be asked.
+    /// DNS was unreachable.
     Unknown(String),
 }
 
@@ -57,44 +57,44 @@ pub(super) enum Content {
 pub(super) struct Answers {
     /// The apex of the zone.
     pub(super) zone: Option<Name>,
-    /// For each server, as a sentence names it, what it has.
+    /// What each server has; a server is named as a sentence names it.
     pub(super) of: Vec<(String, Content)>,
 }
 
-/// Asks about the names of one look, and remembers their zones.
-pub(super) struct Authority<'d> {
+/// Asks name servers about the names of one check, and caches their zones.
+pub(super) struct ZoneServers<'d> {
     pub(super) resolvers: &'d Resolvers,
-    reach: Reach,
+    policy: ServerPolicy,
     host: String,
     zones: Vec<Zone>,
-    /// A server that did not answer in time: what to report if the whole look takes too long.
+    /// A server that did not answer in time: what to report if the whole check takes too long.
     pub(super) late: Option<DnsFault>,
 }
 
-impl<'d> Authority<'d> {
-    pub(super) fn new(resolvers: &'d Resolvers, reach: Reach, host: &str) -> Self {
-        Self { resolvers, reach, host: host.to_owned(), zones: Vec::new(), late: None }
+impl<'d> ZoneServers<'d> {
+    pub(super) fn new(resolvers: &'d Resolvers, policy: ServerPolicy, host: &str) -> Self {
+        Self { resolvers, policy, host: host.to_owned(), zones: Vec::new(), late: None }
     }
 
     /// What the servers of a name's zone have of one type.
-    pub(super) async fn ask(&mut self, name: &Name, kind: RecordType) -> Result<Answers, Stop> {
+    pub(super) async fn ask(&mut self, name: &Name, kind: RecordType) -> Result<Answers, CheckError> {
         let [answers] = self.ask_all(name, [kind]).await?;
         answers
     }
 
-    /// The same of several types, at once.
+    /// The same for several types at once.
     pub(super) async fn ask_all<const KINDS: usize>(
         &mut self,
         name: &Name,
         kinds: [RecordType; KINDS],
-    ) -> Result<[Result<Answers, Stop>; KINDS], Stop> {
+    ) -> Result<[Result<Answers, CheckError>; KINDS], CheckError> {
         for _ in 0..=MAX_REFERRALS {
             let zone = self.zone_of(name).await?;
             let replies = join_all(kinds.map(|kind| self.ask_servers(&zone, name, kind))).await;
             let answered = replies.iter().flatten().filter_map(|reply| reply.as_ref().ok());
             let mut referral = None;
             for answer in answered {
-                referral = zone::referred(self.resolvers, self.reach, &zone, name, answer).await;
+                referral = zone::referred(self.resolvers, self.policy, &zone, name, answer).await;
                 if referral.is_some() {
                     break;
                 }
@@ -108,7 +108,7 @@ impl<'d> Authority<'d> {
             for (kind, replies) in kinds.into_iter().zip(replies) {
                 results.push(self.judged(&zone, name, kind, replies).await);
             }
-            // Servers that answer nothing are not asked again if others do, or the resolvers in their place.
+            // A silent server is not asked again if another server or a resolver has answered.
             if let Some(known) = self.zones.iter_mut().find(|known| known.apex == zone.apex)
                 && results.iter().any(Result::is_ok)
             {
@@ -118,7 +118,7 @@ impl<'d> Authority<'d> {
         }
         let (zone, kind) = (self.zone_of(name).await?, kinds[0]);
         let server = zone.servers.first().map(Server::to_string).unwrap_or_default();
-        Err(Stop::Fault(self.broken(name, kind, server, Failure::Lame)))
+        Err(CheckError::Fault(self.broken(name, kind, server, Failure::Lame)))
     }
 
     /// The apex of the closest zone above a name that is known from an earlier question.
@@ -131,17 +131,17 @@ impl<'d> Authority<'d> {
         self.zones.iter().filter(above).max_by_key(|zone| zone.apex.as_ref().map(Name::num_labels))
     }
 
-    async fn zone_of(&mut self, name: &Name) -> Result<Zone, Stop> {
+    async fn zone_of(&mut self, name: &Name) -> Result<Zone, CheckError> {
         if let Some(zone) = self.closest(name) {
             return Ok(zone.clone());
         }
-        let found = zone::find(self.resolvers, self.reach, name).await;
-        let zone = found.map_err(|ResolversAway(unresolved)| away(&unresolved))?;
+        let found = zone::find(self.resolvers, self.policy, name).await;
+        let zone = found.map_err(|unresolved| no_resolver(&unresolved))?;
         self.zones.push(zone.clone());
         Ok(zone)
     }
 
-    async fn ask_servers(&self, zone: &Zone, name: &Name, kind: RecordType) -> Vec<Result<Message, NoAnswer>> {
+    async fn ask_servers(&self, zone: &Zone, name: &Name, kind: RecordType) -> Vec<Result<Message, QueryError>> {
         let ask = Ask { name, kind, recursion: false, checking_disabled: false, time_limit: TIME_LIMIT };
         join_all(zone.servers.iter().map(|server| wire::ask(server.address, ask))).await
     }
@@ -151,8 +151,8 @@ impl<'d> Authority<'d> {
         zone: &Zone,
         name: &Name,
         kind: RecordType,
-        replies: Vec<Result<Message, NoAnswer>>,
-    ) -> Result<Answers, Stop> {
+        replies: Vec<Result<Message, QueryError>>,
+    ) -> Result<Answers, CheckError> {
         let mut answers = Answers { zone: zone.apex.clone(), of: Vec::new() };
         let mut worst: Option<(Failure, String)> = None;
         for (server, reply) in zone.servers.iter().zip(replies) {
@@ -165,8 +165,8 @@ impl<'d> Authority<'d> {
                     None => Failure::Lame,
                     Some(failure) => failure,
                 },
-                Err(NoAnswer::Failed(failure)) => failure,
-                Err(NoAnswer::NoRoute) => continue,
+                Err(QueryError::Failed(failure)) => failure,
+                Err(QueryError::NoRoute) => continue,
             };
             if failure == Failure::Timeout {
                 self.late = Some(self.broken(name, kind, server.to_string(), failure));
@@ -179,7 +179,9 @@ impl<'d> Authority<'d> {
             return Ok(answers);
         }
         match worst {
-            Some((Failure::Servfail, server)) => Err(Stop::Fault(self.broken(name, kind, server, Failure::Servfail))),
+            Some((Failure::Servfail, server)) => {
+                Err(CheckError::Fault(self.broken(name, kind, server, Failure::Servfail)))
+            }
             worst => self.ask_resolvers(answers, name, kind, worst).await,
         }
     }
@@ -190,25 +192,27 @@ impl<'d> Authority<'d> {
         name: &Name,
         kind: RecordType,
         worst: Option<(Failure, String)>,
-    ) -> Result<Answers, Stop> {
+    ) -> Result<Answers, CheckError> {
         match self.resolvers.ask(name, kind, false).await {
             Ok((resolver, answer)) => {
                 answers.of.push((format!("the resolver {}", resolver.ip()), content(&answer, name, kind)));
                 Ok(answers)
             }
             Err(unresolved) => Err(match (worst, self.unresolved(name, kind, &unresolved).await) {
-                (Some((failure, server)), Stop::Fault(_)) => Stop::Fault(self.broken(name, kind, server, failure)),
-                (_, stop) => stop,
+                (Some((failure, server)), CheckError::Fault(_)) => {
+                    CheckError::Fault(self.broken(name, kind, server, failure))
+                }
+                (_, error) => error,
             }),
         }
     }
 
-    /// What it means that the resolvers have no answer for a name that only they can be asked about.
-    pub(super) async fn unresolved(&self, name: &Name, kind: RecordType, unresolved: &Unresolved) -> Stop {
+    /// The error if the resolvers can't answer for a name that only they can be asked about.
+    pub(super) async fn unresolved(&self, name: &Name, kind: RecordType, unresolved: &ResolveError) -> CheckError {
         if !self.resolvers.any_works().await {
-            return away(unresolved);
+            return no_resolver(unresolved);
         }
-        Stop::Fault(DnsFault::DnsBroken {
+        CheckError::Fault(DnsFault::DnsBroken {
             host: self.host.clone(),
             name: text(name),
             kind: kind.to_string(),
@@ -224,18 +228,18 @@ impl<'d> Authority<'d> {
     }
 }
 
-/// The servers of a zone that answered something.
-fn answering(zone: &Zone, replies: &[Vec<Result<Message, NoAnswer>>]) -> Vec<Server> {
+/// The servers of a zone that answered.
+fn answering(zone: &Zone, replies: &[Vec<Result<Message, QueryError>>]) -> Vec<Server> {
     let answers = |index: &usize| replies.iter().any(|of_kind| of_kind[*index].is_ok());
     (0..zone.servers.len()).filter(answers).map(|index| zone.servers[index].clone()).collect()
 }
 
 /// No resolver works.
-pub(super) fn away(unresolved: &Unresolved) -> Stop {
-    Stop::Unknown(format!("no resolver works; {} {}", unresolved.resolver, unresolved.failure.words()))
+pub(super) fn no_resolver(unresolved: &ResolveError) -> CheckError {
+    CheckError::Unknown(format!("no resolver works; {} {}", unresolved.resolver, unresolved.failure.words()))
 }
 
-/// What an answer has for exactly this name: what a server adds about others is not its to say.
+/// What an answer has for exactly this name: records of other names are ignored.
 fn content(answer: &Message, name: &Name, kind: RecordType) -> Content {
     let of_name = || answer.answers.iter().filter(|record| record.name == *name);
     let alias = of_name().find_map(|record| match &record.data {
