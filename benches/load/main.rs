@@ -1,7 +1,7 @@
 //! The whole program under load, compared with the alternatives: rates and CPU time, ratios of them, and goals for these.
 //!
-//! `cargo bench --profile release --bench load -- me flood` runs some of the scenarios; without names, all but `long` run.
-//! The release profile also builds plain hyper, which is part of this bench, like the program that is shipped. `ROUNDS` (5)
+//! `cargo bench --profile dist --bench load -- me flood` runs some of the scenarios; without names, all but `long` run.
+//! The profile `dist` also builds plain hyper, which is part of this bench, like the program that is shipped. `ROUNDS` (5)
 //! and `TURN` (3 seconds) in the environment set how long a scenario takes.
 //!
 //! Every server is a process of its own, and so is the load generator; they share the machine. Their CPU time is read from

@@ -7,7 +7,6 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::scene::{Scene, me, readiness_becomes, readiness_begins};
-use crate::support::certificate;
 use crate::support::fixture::{Engine, on_both_databases};
 use crate::support::postgres::Postgres;
 use crate::support::process::python;
