@@ -106,7 +106,9 @@ fn every_integer_is_taken_within_its_range_and_no_further() {
                 let text = format!("{}redirect_to_https = true\n{} = {value}\n", headers(&place), key.name);
                 let last = text.lines().count();
                 let at_value = problems(&text).into_iter().filter(|(line, _)| *line == last);
-                at_value.map(|(_, problem)| problem.title().to_owned()).collect::<Vec<_>>()
+                let titles = at_value.map(|(_, problem)| problem.title().to_owned());
+                // A value in its range may still make no sense with another one: `sense`.
+                titles.filter(|title| title.contains("must be")).collect::<Vec<_>>()
             };
             for value in [least, most] {
                 assert_eq!(reports(value.into()), Vec::<String>::new(), "{} = {value}", key.name);

@@ -153,7 +153,7 @@ on_both_databases! {
         // A Redis that is away: each page shows what its node counted, and says so.
         drop(redis);
         let page = text(&own.get("/admin").await);
-        assert!(page.contains("Redis does not answer: only the requests of this node are shown."), "{page}");
+        assert!(page.contains("Redis does not respond: only the requests of this node are shown."), "{page}");
 
         stop([&mut scene.node, &mut { other }]).await;
         scene.node = scene.site.start();

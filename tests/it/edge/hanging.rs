@@ -17,7 +17,7 @@ const AT_ONCE: Duration = Duration::from_secs(3);
 /// Changes the configuration, and waits until it is taken or refused. Returns whether it is taken.
 fn change(acme: &mut Acme) -> bool {
     let outcomes = |acme: &mut Acme| {
-        let outcomes = ["the configuration is reloaded", "the changed configuration is refused"];
+        let outcomes = ["the configuration is reloaded", "invalid configuration ignored"];
         outcomes.map(|outcome| acme.node.count_lines(outcome))
     };
     let before = outcomes(acme);
