@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::argument::Argument;
 use super::page::{PageScan, SortDirection};
 use super::sql::Sql;
-use super::template::{Template, Token, next_token};
+use super::template::{Placed, Template, Token, next_token};
 
 /// The text of a template on Postgres and on SQLite, with a placeholder for each value. `part` gives a part by its name, as
 /// a template without values.
@@ -46,6 +46,7 @@ fn listed(template: &str, part: &dyn Fn(&str) -> String) -> Sql {
         }
     }
     let (names, values): (Vec<_>, Vec<_>) = values.into_iter().unzip();
-    let template = Box::leak(Box::new(Template::new(text, names.leak())));
-    Sql::of(template, values)
+    let mut tokens = vec![Placed::NONE; Template::count(text, &names)];
+    Template::read_into(&mut tokens, text, &names);
+    Sql::of(Box::leak(Box::new(Template::new(text, tokens.leak()))), values)
 }

@@ -53,8 +53,12 @@ pub(super) enum Piece {
 /// described in `statement/template.rs`.
 macro_rules! sql {
     ($text:literal $(, $name:ident $(= $value:expr)?)* $(,)?) => {{
-        const TEMPLATE: &$crate::store::statement::Template =
-            &$crate::store::statement::Template::new($text, &[$(stringify!($name)),*]);
+        const SQL_NAMES: &[&str] = &[$(stringify!($name)),*];
+        const SQL_TOKENS: usize = $crate::store::statement::Template::count($text, SQL_NAMES);
+        const TEMPLATE: &$crate::store::statement::Template = &$crate::store::statement::Template::new(
+            $text,
+            &$crate::store::statement::Template::read::<SQL_TOKENS>($text, SQL_NAMES),
+        );
         $crate::store::statement::Sql::of(TEMPLATE, vec![$($crate::store::statement::sql!(@ $name $($value)?)),*])
     }};
     (@ $name:ident) => { $name.into() };

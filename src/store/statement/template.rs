@@ -31,26 +31,59 @@
 //! Places and names are held to each other when the program is compiled. Values are bound, never part of the text, which is
 //! a constant of the program: no text of a client can become SQL.
 
-/// The text of a statement, and the names of its values.
+/// The text of a statement, read when the program is compiled.
 #[derive(Debug)]
 pub(in crate::store) struct Template {
     pub(super) text: &'static str,
-    pub(super) names: &'static [&'static str],
+    pub(super) tokens: &'static [Placed],
+}
+
+/// A token, and which value its name stands for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store) struct Placed {
+    pub(super) token: Token,
+    pub(super) value: usize,
 }
 
 impl Template {
-    /// Checks the text.
+    /// A text with the tokens that [`read`](Self::read) found in it.
+    pub(in crate::store) const fn new(text: &'static str, tokens: &'static [Placed]) -> Self {
+        Self { text, tokens }
+    }
+
+    /// Reads a text of as many tokens as it has.
+    pub(in crate::store) const fn read<const TOKENS: usize>(text: &str, names: &[&str]) -> [Placed; TOKENS] {
+        let mut tokens = [Placed::NONE; TOKENS];
+        Self::read_into(&mut tokens, text, names);
+        tokens
+    }
+
+    pub(super) const fn read_into(tokens: &mut [Placed], text: &str, names: &[&str]) {
+        let (mut at, mut count) = (0, 0);
+        while at < text.len() {
+            let (token, next) = next_token(text, at);
+            let value = match token.name() {
+                Some(name) => position(text, name, names),
+                None => usize::MAX,
+            };
+            tokens[count] = Placed { token, value };
+            (at, count) = (next, count + 1);
+        }
+    }
+
+    /// Checks a text, and counts its tokens.
     ///
     /// # Panics
     /// If the text is malformed, a place has no value or a value no place. In a constant this is an error of the compiler.
-    pub(in crate::store) const fn new(text: &'static str, names: &'static [&'static str]) -> Self {
+    pub(in crate::store) const fn count(text: &str, names: &[&str]) -> usize {
+        let mut count = 0;
         let mut used = 0_u64;
         let mut depth = 0_u32;
         let mut at = 0;
         while at < text.len() {
             let (token, next) = next_token(text, at);
             assert!(next > at);
-            at = next;
+            (at, count) = (next, count + 1);
             match token {
                 Token::Either(_) => {
                     assert!(depth == 0, "{{pg: …}} in another one");
@@ -71,12 +104,17 @@ impl Template {
         }
         assert!(depth == 0, "{{pg: …}} without an end");
         assert!(names.len() < 64 && used == (1 << names.len()) - 1, "a value without a place");
-        Self { text, names }
+        count
     }
 }
 
+impl Placed {
+    /// For the elements of an array that is not filled yet.
+    pub(super) const NONE: Self = Self { token: Token::Scans, value: usize::MAX };
+}
+
 /// A part of a template's text: bytes from, and up to.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Span(pub(super) usize, pub(super) usize);
 
 impl Span {
@@ -86,7 +124,7 @@ impl Span {
 }
 
 /// A piece of a template.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Token {
     Text(Span),
     /// A line break and the indentation after it.

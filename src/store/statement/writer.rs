@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::argument::Argument;
 use super::sql::{Dialect, Piece, Sql};
-use super::template::{Span, Template, Token, next_token};
+use super::template::{Placed, Template, Token};
 
 /// The initial capacity of the text, in bytes.
 ///
@@ -61,26 +61,20 @@ impl Writer {
     }
 
     fn write_template(&mut self, template: &'static Template, values: Vec<Argument>) {
-        let Template { text, names } = template;
+        let Template { text, tokens } = template;
         let mut slots: Vec<Slot> = values.into_iter().map(Slot::Given).collect();
-        let slot_of = |name: Span| {
-            let name = name.of(text);
-            names.iter().position(|candidate| *candidate == name).expect("checked when it was compiled")
-        };
-        let (mut at, mut is_other_side) = (0, false);
-        while at < text.len() {
-            let (token, next) = next_token(text, at);
-            at = next;
-            match token {
+        let mut is_other_side = false;
+        for Placed { token, value } in *tokens {
+            match *token {
                 Token::Either(is_of_sqlite) => is_other_side = is_of_sqlite != (self.dialect == Dialect::Sqlite),
                 Token::Other => is_other_side = self.dialect == Dialect::Postgres,
                 Token::End => is_other_side = false,
                 _ if is_other_side => {}
                 Token::Text(span) => self.text.push_str(span.of(text)),
                 Token::Break => self.text.push(' '),
-                Token::Value(name) => self.place(&mut slots[slot_of(name)]),
-                Token::Part(name) => {
-                    let slot = &mut slots[slot_of(name)];
+                Token::Value(_) => self.place(&mut slots[*value]),
+                Token::Part(_) => {
+                    let slot = &mut slots[*value];
                     match slot {
                         Slot::Given(Argument::Part(part)) if part.is_constant() => self.write_constant(part),
                         _ => match std::mem::replace(slot, Slot::Bound(0)) {
@@ -89,29 +83,29 @@ impl Writer {
                         },
                     }
                 }
-                Token::In(name) => self.write_list(["= ANY (", ")"], &mut slots[slot_of(name)]),
-                Token::InUnsized(name) => {
-                    self.write_list(["= ANY ((SELECT ", "::bigint[])::bigint[])"], &mut slots[slot_of(name)]);
+                Token::In(_) => self.write_list(["= ANY (", ")"], &mut slots[*value]),
+                Token::InUnsized(_) => {
+                    self.write_list(["= ANY ((SELECT ", "::bigint[])::bigint[])"], &mut slots[*value]);
                 }
-                Token::NotIn(name) => match self.dialect {
-                    Dialect::Postgres => self.write_list(["<> ALL (", ")"], &mut slots[slot_of(name)]),
+                Token::NotIn(_) => match self.dialect {
+                    Dialect::Postgres => self.write_list(["<> ALL (", ")"], &mut slots[*value]),
                     Dialect::Sqlite => {
                         self.text.push_str("NOT ");
-                        self.write_list(["", ""], &mut slots[slot_of(name)]);
+                        self.write_list(["", ""], &mut slots[*value]);
                     }
                 },
                 Token::Clock => match self.dialect {
                     Dialect::Postgres => self.text.push_str("clock_timestamp()"),
                     Dialect::Sqlite => self.bind_instant(|now| now),
                 },
-                Token::ClockPlus(name) => self.write_clock("+", &slots[slot_of(name)]),
-                Token::ClockMinus(name) => self.write_clock("-", &slots[slot_of(name)]),
-                Token::Passed { column, longest } => {
+                Token::ClockPlus(_) => self.write_clock("+", &slots[*value]),
+                Token::ClockMinus(_) => self.write_clock("-", &slots[*value]),
+                Token::Passed { column, .. } => {
                     let column = column.of(text);
                     self.text.extend(["(", column, " IS NULL OR ", column, " <= "]);
                     self.write_clock("+", &Slot::Given(Duration::ZERO.into()));
                     self.text.extend([" OR ", column, " > "]);
-                    self.write_clock("+", &slots[slot_of(longest)]);
+                    self.write_clock("+", &slots[*value]);
                     self.text.push(')');
                 }
                 Token::Instant(column) => {
@@ -123,15 +117,15 @@ impl Writer {
                     };
                     self.text.extend([before, column.of(text), after]);
                 }
-                Token::Rows { batch, columns } => {
-                    let Slot::Given(rows) = std::mem::replace(&mut slots[slot_of(batch)], Slot::Bound(0)) else {
+                Token::Rows { columns, .. } => {
+                    let Slot::Given(rows) = std::mem::replace(&mut slots[*value], Slot::Bound(0)) else {
                         unreachable!("a batch is written once: {text}")
                     };
                     let columns = columns.of(text).split(',').map(str::trim);
                     self.write_rows(rows, columns.map(|column| column.split_once(' ').expect("a name and a type")));
                 }
                 Token::Records(fields) => self.write_records(fields.of(text)),
-                Token::Page(name) => match &slots[slot_of(name)] {
+                Token::Page(_) => match &slots[*value] {
                     Slot::Given(Argument::Page(page)) => {
                         let (length, offset) = (page.length, page.offset);
                         self.text.push_str(" LIMIT ");
