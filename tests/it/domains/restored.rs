@@ -75,7 +75,7 @@ on_both_databases! {
         database.execute(&format!("UPDATE kept_registry_certificates SET not_after = {past}")).await;
         move_on(&database).await;
         restore(&database).await;
-        node.wait_for_lines(LIMIT, "the registry was restored", 1);
+        node.wait_for_lines(LIMIT, "registry was restored", 1);
         let registry = scene.registry().await;
         let shown = scene.run(&["domain", "show", scene.host(), "--json"]).stdout;
         let shown: Value = serde_json::from_str(&shown).expect("JSON");
@@ -93,7 +93,7 @@ on_both_databases! {
         database.execute("DELETE FROM kept_registry_certificates").await;
         move_on(&database).await;
         restore(&database).await;
-        node.wait_for_lines(LIMIT, "the registry was restored", 2);
+        node.wait_for_lines(LIMIT, "registry was restored", 2);
         assert_eq!(scene.is_served(&node, scene.host()).await, leaf);
         assert_eq!(node.stop(LIMIT).await, 0);
         database.close().await;

@@ -77,7 +77,7 @@ async fn a_faulty_configuration_is_refused_whole_logged_and_counted() {
     let sound = fs::read_to_string(&site.config_path).expect("a configuration");
     let faulty = sound.replace("\"Acme\"", "\"Another name\"") + "\n[[tenant]]\nslug = \"x\"\n";
     replace(&site.config_path, faulty);
-    let line = wait_for(&mut node, "is refused");
+    let line = wait_for(&mut node, "invalid configuration ignored");
     assert!(line.contains("tenants.toml:") && line.contains("missing key `address`"), "{line}");
     let acme = node.client().to(&site.host("acme")).with(&token);
     assert_eq!(acme.get("/api/v1/me").send().await.json()["account"]["name"], "Acme");
@@ -148,7 +148,7 @@ async fn a_certificate_that_can_not_be_served_keeps_the_change_out_that_brings_i
         );
     assert_ne!(broken.len(), text.len());
     replace(&site.config_path, &broken);
-    let line = wait_for(&mut node, "is refused");
+    let line = wait_for(&mut node, "invalid configuration ignored");
     let number = 1 + broken.lines().position(|line| line.contains("broken.pem")).expect("it was written");
     assert!(line.contains(&format!("tenants.toml:{number}:")), "{number}: {line}");
     assert!(line.contains("no certificate in PEM form"), "{line}");
@@ -216,7 +216,7 @@ async fn a_log_next_to_a_refused_configuration_does_not_cause_a_reload() {
     replace(&half, fs::read(&key).expect("it was issued"));
     node.wait_for_lines(NOTICED, "the configuration is reloaded", 2);
     // Changes are handled in order: the writes of the log by now.
-    assert_eq!(node.count_lines("is refused"), 1, "{}", node.log());
+    assert_eq!(node.count_lines("invalid configuration ignored"), 1, "{}", node.log());
 }
 
 #[tokio::test]
@@ -278,7 +278,7 @@ async fn a_pipe_or_a_huge_file_among_the_included_files_holds_up_no_later_change
             fs::rename(&elsewhere, &odd).expect("it can be written");
         }
         let line = wait_for(&mut node, fault);
-        assert!(line.contains("odd.toml") && line.contains("is refused"), "{line}");
+        assert!(line.contains("odd.toml") && line.contains("invalid configuration ignored"), "{line}");
         fs::remove_file(&odd).expect("it can be written");
         replace(&include.join("comment.toml"), format!("# {round}\n"));
         node.wait_for_lines(NOTICED, "the configuration is reloaded", 1 + round);
