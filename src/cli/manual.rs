@@ -1,4 +1,4 @@
-//! `formgate completions` and `formgate man`: what packages install beside the program, from the definitions of its commands.
+//! `formgate completions` and `formgate man`: shell completions and manual pages, generated from the definitions of the commands.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What a key of the configuration is: declared once, beside the function that reads it.
+//! The declaration of a configuration key: written once, next to the function that reads it.
 //!
 //! A declaration is a row of [`keys!`]: name, type, default, and one line of documentation. The functions of
 //! [`super::table`] take a [`Key`], so a key that is not declared can't be read, and a test finds those that are declared and

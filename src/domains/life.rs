@@ -23,7 +23,7 @@ const KEPT: SignedDuration = SignedDuration::from_hours(24);
 /// How long until a domain is checked again that its tenant has and this node does not serve yet.
 const NOT_YET: Duration = Duration::from_secs(1);
 
-/// What follows a check: it may take minutes, and nobody waits for it.
+/// The steps after a check. They may take minutes, and no caller waits for them.
 pub(super) enum Next {
     /// Nothing. The row was written.
     Done,

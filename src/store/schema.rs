@@ -32,7 +32,7 @@ use super::statement::{Dialect, sql};
 pub static MIGRATIONS: [Migration; 1] =
     [Migration::new(OF_TENANT, include_str!("schema/postgres.sql"), include_str!("schema/sqlite.sql"))];
 
-/// The names of the first migrations, by which databases of the two kinds are told apart.
+/// The names of the first migrations, which distinguish the two kinds of databases.
 const OF_TENANT: &str = "the first schema";
 pub(super) const OF_REGISTRY: &str = "the registry";
 

@@ -23,7 +23,7 @@ pub struct DatabaseOwners {
     holders: Mutex<HashMap<PhysicalId, Holder>>,
     /// By slug: tenants of the registry whose database another one has.
     refused: ArcSwap<HashMap<String, SharedDatabase>>,
-    /// What the registry is to be told.
+    /// Databases that were found and are not yet written to the registry.
     found: Mutex<HashMap<String, FoundDatabase>>,
 }
 

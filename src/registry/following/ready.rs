@@ -3,7 +3,7 @@
 //! A rolling update replaces one node after another as soon as the new one is ready. A new node that lacks a variable can't
 //! read the rows that the others serve, so it is not ready, and the update stops. Once it was compared with another node, or
 //! serves every row, it stays ready: a row that can't be read later is no better anywhere else. A node that is alone is ready
-//! too, since nobody else serves the rest, but only until another node does.
+//! too, because no other node serves the rest, but only until one does.
 //!
 //! Nodes publish which rows they can't read, up to a number of them, so this compares what is not served here with theirs.
 
