@@ -67,6 +67,14 @@ def check_dashboard():
         expect(False, f"formgate.json: Grafana does not know {path}")
     panels = board["panels"]
     expect(len({panel["id"] for panel in panels}) == len(panels), "formgate.json: two panels share an id")
+    anchors = anchors_of(DEPLOY / "runbook.md")
+    for panel in (panel for panel in panels if panel["type"] != "row"):
+        title, description = panel["title"], panel.get("description", "")
+        sentences = re.findall(r"[^.]+[.](?= |$)", description)
+        expect(len(sentences) >= 2 or len(description) >= 60, f"formgate.json: {title} does not say what it shows, and what is normal")
+        expect(description.endswith("."), f"formgate.json: the description of {title} is no sentence")
+        for alert in re.findall(r"Formgate\w+", description):
+            expect(alert.lower() in anchors, f"formgate.json: {title} names {alert}, which the runbook has not")
     taken = {}
     for panel in panels:
         place = panel["gridPos"]

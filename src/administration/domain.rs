@@ -2,7 +2,6 @@
 
 use askama::Template;
 use http::StatusCode;
-use serde_json::json;
 
 use super::domain_words::Piece;
 use super::domains::{CHECK_LIMIT, HostRow, domains_of};
@@ -12,11 +11,10 @@ use super::texts::DomainTexts;
 use super::times::Moment;
 use super::visit::{Change, Member};
 use crate::dns::{Action, Record};
-use crate::domains::{HostCheck, Serving};
+use crate::domains::{HostCheck, Serving, entry_of_removed};
 use crate::error::Refusal;
 use crate::host::HostName;
 use crate::reply::Reply;
-use crate::store::AuditEntry;
 use crate::store::registry::DomainState;
 
 #[derive(Template)]
@@ -130,9 +128,7 @@ pub(super) async fn change(change: &Change<'_>, segment: &str) -> Result<Reply, 
             if !domains.remove(&host, &change.actor.name).await? {
                 return Ok(unknown(member));
             }
-            let subject = format!("domain {host}");
-            let entry = AuditEntry { action: "domain.removed", subject, details: json!({}) };
-            member.store.audit(&change.actor, entry, member.now).await?;
+            member.store.audit(&change.actor, entry_of_removed(&host), member.now).await?;
             let (tenant, actor, host) = (&*member.visit.tenant.slug, &change.actor.name, host.as_str());
             tracing::info!(tenant, actor, host, "an administrator removed a domain");
             Ok(member.area.see_other("/domains?done=removed"))

@@ -62,14 +62,8 @@ impl TokenRow {
     }
 
     fn with(mut token: TokenRecord, requests: RequestCounts, member: &Member<'_>) -> Self {
-        let is_expired = token.is_expired(member.now);
-        // What this node knows may not be written yet.
-        if let Some(latest) = member.visit.tenant.tokens.last_used.latest(token.id)
-            && token.last_used_at.is_none_or(|stored| stored < latest.at)
-        {
-            token.last_used_at = Some(latest.at);
-            (token.last_used_route, token.last_used_network) = (Some(latest.route.to_owned()), latest.network);
-        }
+        let state = token.state(member.now);
+        member.visit.tenant.tokens.last_used.complete(&mut token);
         Self {
             id: token.id,
             name: token.name,
@@ -83,11 +77,7 @@ impl TokenRow {
             revoked: token.revoked_at.map(|at| member.moment(at)),
             replaces: token.replaces,
             requests,
-            state: match (token.revoked_at, is_expired) {
-                (Some(_), _) => "revoked",
-                (None, true) => "expired",
-                (None, false) => "active",
-            },
+            state,
         }
     }
 

@@ -15,6 +15,9 @@ const PROOF_LABEL: &str = "_formgate";
 /// The name of [`OtherReason::DnsDown`].
 pub(super) const DNS_DOWN: &str = "dns_down";
 
+/// The name of [`OtherReason::CaAccount`].
+pub const CA_ACCOUNT: &str = "ca_account";
+
 /// What is wrong with a domain. Stored as a JSON object: `{}` if nothing is known to be wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -76,6 +79,15 @@ pub enum OtherReason {
         authority: String,
         /// Which budget, or what the CA said.
         detail: String,
+        /// When it is tried again.
+        until: Timestamp,
+    },
+    /// The CA has deactivated the account of the gateway.
+    CaAccount {
+        /// The CA.
+        authority: String,
+        /// What the CA said. `None`: for the account of the domain, which can do nothing about it.
+        detail: Option<String>,
         /// When it is tried again.
         until: Timestamp,
     },
@@ -151,6 +163,9 @@ impl Reason {
                 OtherReason::Unreachable { authority, host: host.to_owned(), challenge: *challenge, detail, until }
             }
             AcmeError::Limited { .. } => OtherReason::CaLimited { authority, detail, until },
+            AcmeError::AccountDeactivated { detail } => {
+                OtherReason::CaAccount { authority, detail: Some(detail.clone()), until }
+            }
             _ => OtherReason::CaDown { authority, detail, until },
         })
     }
@@ -168,6 +183,7 @@ impl Reason {
             Self::Other(OtherReason::ClaimExpired {}) => "claim_expired",
             Self::Other(OtherReason::CaRefused { .. }) => "ca_refused",
             Self::Other(OtherReason::CaLimited { .. }) => "ca_limited",
+            Self::Other(OtherReason::CaAccount { .. }) => CA_ACCOUNT,
             Self::Other(OtherReason::CaDown { .. }) => "ca_down",
             Self::Other(OtherReason::Unreachable { .. }) => "unreachable",
         }

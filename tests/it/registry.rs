@@ -1,5 +1,6 @@
 //! The registry and the operator API: tenants come and go, on every node.
 
+mod accounts;
 mod api;
 mod clock;
 mod commands;

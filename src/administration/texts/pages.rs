@@ -267,8 +267,8 @@ page! {
     /// What is wrong with a domain, in a few words.
     DomainReasonsTexts {
         Text: no_records, not_seen_yet, elsewhere, behind_cdn, caa, dns_broken, dnssec,
-            proof_missing, not_checked_yet, dns_down, taken, claim_expired, ca_refused, ca_limited, expired, ca_down,
-            unreachable;
+            proof_missing, not_checked_yet, dns_down, taken, claim_expired, ca_refused, ca_limited, expired, ca_account,
+            ca_down, unreachable;
     }
 }
 

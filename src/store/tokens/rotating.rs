@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{AuditEntry, CreatedToken, NewToken, details, insert, subject};
+use crate::instant::Rfc3339Micros;
 use crate::store::audit::{self, Actor};
 use crate::store::engine::retry;
 use crate::store::statement::sql;
@@ -77,7 +78,7 @@ impl Store {
             transaction.execute(update).await?;
 
             let mut details = details(token);
-            details["old_until"] = audit::instant(old_until).into();
+            details["old_until"] = Rfc3339Micros(old_until).to_string().into();
             let entry = AuditEntry { action: "token.rotate", subject: subject(new), details };
             audit::append(&mut transaction, by, entry, now).await?;
             transaction.commit().await?;
