@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use base64::Engine;
+use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use formgate::acme::AccountKey;
 use formgate::domains::Reason;
