@@ -104,7 +104,7 @@ pub struct AuditRecord {
     pub at: Timestamp,
     /// Who made it.
     pub actor: String,
-    /// Through what: `administration`, `command`.
+    /// Through what: `administration`, `command`, `operator`.
     pub source: String,
     /// From which network.
     pub network: Option<String>,
@@ -144,7 +144,7 @@ impl AuditRecord {
         let digest: String = self.digest.iter().map(|byte| format!("{byte:02x}")).collect();
         json!({
             "id": self.id,
-            "at": self.at.to_string(),
+            "at": format!("{:.6}", self.at),
             "actor": self.actor,
             "source": self.source,
             "network": self.network,
