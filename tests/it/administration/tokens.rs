@@ -171,7 +171,8 @@ on_both_databases! {
             number_of(&own.post("/admin/tokens", &fields).await)
         };
         let rotate = async |id: i64, fields: &[(&str, &str)]| {
-            let fields = [fields, &[("overlap", "1h"), ("form_key", &*random())]].concat();
+            let key = random();
+            let fields = [fields, &[("overlap", "1h"), ("form_key", &*key)]].concat();
             number_of(&own.post(&format!("/admin/tokens/{id}"), &fields).await)
         };
         let expiry = async |id: i64| {
