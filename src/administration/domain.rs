@@ -33,6 +33,7 @@ struct DomainPage {
     next_check: Option<Moment>,
     renews: Option<Moment>,
     done: Option<&'static str>,
+    warning: Option<&'static str>,
     /// Whether the domain can be removed here.
     can_remove: bool,
 }
@@ -65,7 +66,7 @@ pub(super) async fn show(member: &Member<'_>, segment: &str) -> Result<Reply, Re
         "asked" => Some(&*text.was_asked),
         _ => None,
     };
-    show_with(member, segment, StatusCode::OK, done).await
+    show_with(member, segment, StatusCode::OK, done, None).await
 }
 
 async fn show_with(
@@ -73,6 +74,7 @@ async fn show_with(
     segment: &str,
     status: StatusCode,
     done: Option<&'static str>,
+    warning: Option<&'static str>,
 ) -> Result<Reply, Refusal> {
     let domains = domains_of(member)?;
     let text = &member.area.texts.domain;
@@ -99,6 +101,7 @@ async fn show_with(
         next_check: domain.filter(|it| it.state != DomainState::Gone).map(|domain| member.moment(domain.next_at)),
         renews: domain.and_then(|domain| domain.renew_at).map(|at| member.moment(at)),
         done,
+        warning,
         can_remove: found.is_added && domains.can_change(),
     };
     Ok(page(status, &domain_page))
@@ -119,7 +122,7 @@ pub(super) async fn change(change: &Change<'_>, segment: &str) -> Result<Reply, 
                 HostCheck::Soon => "asked",
                 HostCheck::TooOften => {
                     let text = &member.area.texts.domain.too_often;
-                    return show_with(member, segment, StatusCode::TOO_MANY_REQUESTS, Some(text)).await;
+                    return show_with(member, segment, StatusCode::TOO_MANY_REQUESTS, None, Some(text)).await;
                 }
             };
             Ok(member.area.see_other(&format!("/domains/{host}?done={done}")))

@@ -9,7 +9,9 @@ use http::Method;
 
 use super::area::Area;
 use super::visit::{Change, Member, Visit};
-use super::{audit, domain, domains, enter, groups, oidc, overview, sessions, style, token, tokens, webhooks};
+use super::{
+    api_address, audit, domain, domains, enter, groups, oidc, overview, sessions, style, token, tokens, webhooks,
+};
 use crate::endpoint::{Endpoint, Endpoints, endpoint};
 use crate::error::Refusal;
 use crate::reply::Reply;
@@ -75,8 +77,9 @@ const STYLE: Page =
 /// Every endpoint; paths are relative to that of the area.
 pub static ENDPOINTS: Endpoints<Page> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Page>; 27] = [
+static TABLE: [Endpoint<Page>; 28] = [
     endpoint!(GET "/admin" "", shown!(overview::show)),
+    endpoint!(GET "/admin" "/openapi.json", shown!(api_address::show)),
     endpoint!(GET "/admin" "/tokens", shown!(tokens::show)),
     endpoint!(POST "/admin" "/tokens", change!(Admin, tokens::create)),
     endpoint!(GET "/admin" "/tokens/{id}", shown!(token::show)),

@@ -124,6 +124,8 @@ pub(super) struct ValuePage {
     pub(super) name: String,
     pub(super) id: i64,
     pub(super) value: String,
+    /// The address of the API.
+    pub(super) address: String,
     /// The token that it replaces, and until when that one is accepted; `None` in there: it is revoked.
     pub(super) replaced: Option<(i64, Option<Moment>)>,
     pub(super) warning: Option<&'static str>,
@@ -206,6 +208,7 @@ pub(super) async fn create(change: &Change<'_>, _: &str) -> Result<Reply, Refusa
                 name,
                 id,
                 value: token.expose().to_owned(),
+                address: member.api_address(),
                 replaced: None,
                 warning: None,
             };

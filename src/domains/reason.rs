@@ -195,6 +195,24 @@ impl Reason {
         self.name().is_empty()
     }
 
+    /// Whether the owner of the domain has to act. If not, the step says to wait or to do nothing.
+    #[must_use]
+    pub fn needs_owner(&self) -> bool {
+        match self {
+            Self::None {} | Self::Dns(DnsFault::NotSeenYet { .. }) => false,
+            Self::Dns(_) => true,
+            Self::Other(other) => match other {
+                OtherReason::Taken { moves_at, .. } => moves_at.is_none(),
+                OtherReason::ClaimExpired {} | OtherReason::CaRefused { .. } | OtherReason::Unreachable { .. } => true,
+                OtherReason::NotCheckedYet { .. }
+                | OtherReason::Expired { .. }
+                | OtherReason::DnsDown { .. }
+                | OtherReason::CaLimited { .. }
+                | OtherReason::CaDown { .. } => false,
+            },
+        }
+    }
+
     /// The records to add or to remove.
     #[must_use]
     pub fn records(&self) -> &[Record] {
@@ -269,6 +287,8 @@ mod tests {
         ];
         for reason in reasons {
             assert_eq!(Reason::read(&reason.stored()), reason);
+            let is_wait = reason.next_step().starts_with("Nothing to do.") || reason.is_empty();
+            assert!(!is_wait || !reason.needs_owner(), "{reason:?}");
             assert_eq!(reason.next_step().is_empty(), reason.name().is_empty());
         }
         assert_eq!(Reason::None {}.stored(), "{}");

@@ -105,7 +105,7 @@ pub struct AuditRecord {
     pub at: Timestamp,
     /// Who made it.
     pub actor: String,
-    /// Through what: `administration`, `command`.
+    /// Through what: `administration`, `command`, `operator`.
     pub source: String,
     /// From which network.
     pub network: Option<String>,

@@ -23,6 +23,7 @@ page! {
     /// A whole file.
     Texts {
         DatesTexts: dates;
+        NumbersTexts: numbers;
         FrameTexts: frame;
         StatesTexts: states;
         RolesTexts: roles;
@@ -76,6 +77,13 @@ page! {
 }
 
 page! {
+    /// How numbers are written.
+    NumbersTexts {
+        Text: thousands;
+    }
+}
+
+page! {
     /// What surrounds each page.
     FrameTexts {
         Text: skip, pages, overview, tokens, webhooks, groups, domains, audit, sessions, viewer,
@@ -114,9 +122,9 @@ page! {
 page! {
     /// The overview.
     OverviewTexts {
-        Text: lead, budget, in_this_minute, remaining, shared, attention, nothing, no_token,
-            first_token;
-        Counted: tokens, webhooks, active, expiring, unused, failing, disabled;
+        Text: lead, budget, in_this_minute, remaining, shared, attention, nothing,
+            nothing_with_domains, no_token, first_token, domain, domains_unknown;
+        Counted: tokens, webhooks, active, expiring, unused, failing, disabled, more_domains;
     }
 }
 
@@ -140,7 +148,7 @@ page! {
 page! {
     /// The fields of the forms of tokens, and what is wrong with them.
     TokenFormsTexts {
-        Text: expires, never, in_30_days, in_90_days, in_a_year, on_a_day, which_day, not_at_all,
+        Text: expires, as_before, never, in_30_days, in_90_days, in_a_year, on_a_day, which_day, not_at_all,
             one_hour, one_day, one_week, no_name, bad_name, refused_name, incomplete, no_choice,
             no_day, bad_day, past_day, far_day, past;
     }
@@ -149,7 +157,7 @@ page! {
 page! {
     /// The page with the value of a new token, and the one for a form that was sent before.
     TokenValueTexts {
-        Text: heading, lead, usage, header, old_until, old_revoked, token, copied, again,
+        Text: heading, lead, address, header, try_it, description, openapi, old_until, old_revoked, token, copied, again,
             again_lead, if_lost, to_token;
     }
 }
