@@ -13,6 +13,7 @@ mod files;
 mod following;
 mod full_disk;
 mod one_database;
+mod one_restored;
 mod outage;
 mod ownership;
 mod ready;

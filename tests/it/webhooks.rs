@@ -11,6 +11,7 @@ mod metrics;
 mod once;
 mod order;
 mod quiet;
+mod recipes;
 mod replay;
 mod scene;
 mod sealed;
