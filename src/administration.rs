@@ -44,6 +44,7 @@ mod texts;
 mod times;
 mod token;
 mod token_forms;
+mod token_limits;
 mod tokens;
 mod usage;
 mod visit;

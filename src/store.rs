@@ -91,7 +91,8 @@ pub use subscriptions::{
     SubscriptionEvent, SubscriptionKey, Unsubscription, Written,
 };
 pub use tokens::{
-    CommitMark, CreatedToken, NewToken, RequestCounts, RotatedToken, TokenHour, TokenRecord, TokenUse, UsesNotWritten,
+    ChangedToken, CommitMark, CreatedToken, LimitFault, ListFault, Networks, NewToken, RequestCounts, RotatedToken,
+    Scope, Scopes, TokenHour, TokenLimits, TokenRecord, TokenUse, UsesNotWritten,
 };
 
 use crate::memory::RowMemory;

@@ -9,7 +9,9 @@ use http::Method;
 
 use super::area::Area;
 use super::visit::{Change, Member, Visit};
-use super::{audit, domain, domains, enter, groups, oidc, overview, sessions, style, token, tokens, webhooks};
+use super::{
+    audit, domain, domains, enter, groups, oidc, overview, sessions, style, token, token_limits, tokens, webhooks,
+};
 use crate::endpoint::{Endpoint, Endpoints, endpoint};
 use crate::error::Refusal;
 use crate::reply::Reply;
@@ -75,12 +77,13 @@ const STYLE: Page =
 /// Every endpoint; paths are relative to that of the area.
 pub static ENDPOINTS: Endpoints<Page> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Page>; 27] = [
+static TABLE: [Endpoint<Page>; 28] = [
     endpoint!(GET "/admin" "", shown!(overview::show)),
     endpoint!(GET "/admin" "/tokens", shown!(tokens::show)),
     endpoint!(POST "/admin" "/tokens", change!(Admin, tokens::create)),
     endpoint!(GET "/admin" "/tokens/{id}", shown!(token::show)),
     endpoint!(POST "/admin" "/tokens/{id}", change!(Admin, token::rotate)),
+    endpoint!(POST "/admin" "/tokens/{id}/limits", change!(Admin, token_limits::change)),
     endpoint!(GET "/admin" "/tokens/{id}/revoke", shown!(token::ask_revoke)),
     endpoint!(POST "/admin" "/tokens/{id}/revoke", change!(Admin, token::revoke)),
     endpoint!(GET "/admin" "/webhooks", shown!(webhooks::list)),

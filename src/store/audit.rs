@@ -32,6 +32,8 @@ pub enum AuditSource {
     Command,
     /// The operator API.
     Operator,
+    /// A request that the gateway refused.
+    Gateway,
 }
 
 impl AuditSource {
@@ -42,6 +44,7 @@ impl AuditSource {
             Self::Administration => "administration",
             Self::Command => "command",
             Self::Operator => "operator",
+            Self::Gateway => "gateway",
         }
     }
 }
@@ -49,7 +52,7 @@ impl AuditSource {
 /// Who makes a change.
 #[derive(Clone, Debug)]
 pub struct Actor {
-    /// The e-mail address of an administrator, or the name of a system user.
+    /// The e-mail address of an administrator, the name of a system user, or `formgate` itself.
     pub name: String,
     /// Through what.
     pub source: AuditSource,
@@ -104,7 +107,7 @@ pub struct AuditRecord {
     pub at: Timestamp,
     /// Who made it.
     pub actor: String,
-    /// Through what: `administration`, `command`.
+    /// Through what: `administration`, `command`, `operator`, `gateway`.
     pub source: String,
     /// From which network.
     pub network: Option<String>,

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::host::HostName;
-    use crate::store::{Actor, Reach, Store, migrate};
+    use crate::store::{Actor, Reach, Store, TokenLimits, migrate};
     use crate::tenant::Directory;
     use crate::tenant::token::{self, Created, NewTokenRequest};
 
@@ -211,7 +211,8 @@ mod tests {
         migrate(location, Reach::Served).await.unwrap();
         let store = Store::open(location, 1).await.unwrap();
         let by = Actor::command("root");
-        let request = NewTokenRequest { name: "one".into(), expires_at: None, form_key: None };
+        let limits = TokenLimits::default();
+        let request = NewTokenRequest { name: "one".into(), expires_at: None, limits, form_key: None };
         let Created::New { id, token } = token::create(&store, request, &by).await.unwrap() else { panic!() };
 
         let directory = Directory::new(&config.tenants, &Directory::default());

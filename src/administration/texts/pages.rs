@@ -35,6 +35,7 @@ page! {
         TokenValueTexts: token_value;
         TokenTexts: token;
         TokenFactsTexts: token_facts;
+        TokenLimitsTexts: token_limits;
         RevokeTexts: revoke;
         WebhooksTexts: webhooks;
         WebhookTexts: webhook;
@@ -174,6 +175,16 @@ page! {
 }
 
 page! {
+    /// What a token is limited to.
+    TokenLimitsTexts {
+        Text: heading, lead, change, scopes, forms_read, submissions_read, groups_read, groups_write,
+            webhooks_manage, scim, everything, none_is_all, some, networks, networks_note, everywhere,
+            budget, budget_note, of_account, no_choice, no_scope, bad_network, host_bits, no_network,
+            many_networks, bad_budget, not_changed;
+    }
+}
+
+page! {
     /// The page that asks whether to revoke a token.
     RevokeTexts {
         Text: heading, last_used, stops, never_used, soon_by_redis, soon, lasting, button, keep,
@@ -276,7 +287,7 @@ page! {
     /// The audit log.
     AuditTexts {
         Text: lead, filter, who, action, any, since, until, export, bad_day, none, empty, caption, when,
-            what, details, by_command, by_operator, on_pages, older;
+            what, details, by_command, by_operator, by_gateway, on_pages, older;
     }
 }
 

@@ -196,7 +196,10 @@ CREATE TABLE tokens (
   last_used_at INTEGER,
   last_used_route TEXT, -- the route of the request at last_used_at, as metrics name it
   last_used_network TEXT, -- the network of its caller: an IPv4 /24 or an IPv6 /48
-  form_key TEXT -- of the HTML form that created it, so that sending it again creates no second token
+  form_key TEXT, -- of the HTML form that created it, so that sending it again creates no second token
+  scopes TEXT, -- what it may do: names of scopes, separated by blanks; NULL: everything
+  networks TEXT, -- from where it is accepted: networks, separated by blanks; NULL: from everywhere
+  requests_per_minute INTEGER -- its own budget, within that of the account; NULL: that of the account alone
 ) STRICT;
 CREATE UNIQUE INDEX tokens_form_key ON tokens (form_key) WHERE form_key IS NOT NULL;
 -- Everything that the overview of the administration area needs to count tokens.
@@ -245,7 +248,7 @@ CREATE TABLE audit_log (
   id INTEGER PRIMARY KEY,
   at INTEGER NOT NULL,
   actor TEXT NOT NULL,
-  source TEXT NOT NULL, -- administration, command or operator
+  source TEXT NOT NULL, -- administration, command, operator or gateway
   network TEXT,
   action TEXT NOT NULL,
   subject TEXT NOT NULL,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{AuditEntry, CreatedToken, NewToken, details, insert, subject};
+use super::{AuditEntry, CreatedToken, NewToken, TokenLimits, details, insert, subject};
 use crate::store::audit::{self, Actor};
 use crate::store::engine::retry;
 use crate::store::statement::sql;
@@ -34,7 +34,7 @@ pub enum RotatedToken {
 }
 
 impl Store {
-    /// Stores `token`, which replaces the one with this id. That one expires after `overlap`, or earlier if it already
+    /// Stores `token`, which replaces the one with this id and has its limits. That one expires after `overlap`, or earlier if it already
     /// had an earlier expiry; without an overlap it is revoked.
     ///
     /// # Errors
@@ -50,10 +50,15 @@ impl Store {
         let token = &NewToken { replaces: Some(id), ..token };
         retry::run(|| async move {
             let mut transaction = self.database.begin().await?;
-            let lock = sql!("SELECT revoked_at, expires_at FROM tokens WHERE id = {id} {pg: FOR UPDATE}", id);
+            let lock = sql!(
+                "SELECT revoked_at, expires_at, scopes, networks, requests_per_minute
+                 FROM tokens WHERE id = {id} {pg: FOR UPDATE}",
+                id,
+            );
             let Some(old) = transaction.connection().fetch_optional(lock).await? else {
                 return Ok(RotatedToken::Unknown);
             };
+            let token = &NewToken { limits: TokenLimits::read(&old, 2)?, ..token.clone() };
             // Before the state of the old token: the form that is sent again may have revoked it.
             let new = match insert(&mut transaction, token, now, by).await? {
                 CreatedToken::New(id) => id,
