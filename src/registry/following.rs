@@ -4,12 +4,13 @@
 //! within a second, without Redis and without a session that listens. A row that can't be read, or wants what a tenant of
 //! a file has, leaves its tenant as it was, is logged, and is tried again when the files change.
 
+mod applying;
 mod certificates;
 mod error;
 mod ready;
 mod sharing;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -19,34 +20,24 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, OnceCell, OwnedMutexGuard};
 use tokio::time::timeout_at;
 
+use applying::{RefusedRow, log_refused};
 pub use error::FollowError;
 pub use ready::{Rows, Unready};
 
 use super::claimed::FileTenants;
 use super::keepers::{Keepers, KeptTenants};
-use super::loading::{Loaded, open, read_rows, read_whole};
+use super::loading::{Loaded, open, read_whole};
 use super::missing_rights::MissingRights;
 use super::node_name::NodeName;
 use super::obtained::{ObtainedCertificates, RegistrySeals};
 use super::presence::{Presence, Sightings};
 use super::snapshot::{Snapshot, TakenCertificates};
 use super::subscribed::SubscribedTenants;
-use super::with_files::why_not;
-use crate::config::{Problems, RegisteredTenant, RegistryConfig, TenantConfig};
+use crate::config::{RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::metrics::{Metrics, RegistryMetrics};
-use crate::store::registry::{Beat, Head, Look, PAGE, RegistryMark, RegistryRow, RegistryUse};
+use crate::store::registry::{Beat, Head, Look, PAGE, RegistryMark, RegistryUse};
 use crate::store::{Registry, StoreError, with_causes};
-use crate::tenant::{DatabaseServers, Directory, RemovedDatabase, close_removed, last_used};
-
-/// Up to how many tenants that can't be served are tried again with each change.
-///
-/// Larger: each change costs more while many can't be served. Smaller: they wait for a change of their own.
-const RETRIED: usize = 100;
-
-/// How many rows that can't be served are logged one by one.
-///
-/// Larger: a missing variable floods the log. Smaller: the log names fewer of them.
-const LOGGED: usize = 10;
+use crate::tenant::{DatabaseServers, Directory};
 
 /// The registry as this node follows it.
 #[derive(Debug)]
@@ -101,22 +92,6 @@ pub struct Followed {
     /// Up to here the tenants with subscriptions were taken over.
     subscribed: i64,
     presence: Presence,
-}
-
-/// A row that is not served.
-#[derive(Debug)]
-pub(super) struct RefusedRow {
-    pub(super) row: RegistryRow,
-    /// For the log.
-    reason: String,
-    /// The same in a few words, for other nodes.
-    in_short: String,
-}
-
-impl RefusedRow {
-    fn of(row: RegistryRow, problems: &Problems) -> Self {
-        Self { row, reason: problems.to_string(), in_short: problems.titles() }
-    }
 }
 
 /// What readiness reports.
@@ -273,8 +248,8 @@ impl Following {
         self.sightings.lock().unwrap_or_else(PoisonError::into_inner).is_running(node)
     }
 
-    /// Has callers wait for this node from now on, which no start that fails does, and then takes what was changed since it was loaded. So a node that
-    /// starts serves every change that was acknowledged before.
+    /// Has callers wait for this node from now on, which no start that fails does, and then takes what was changed since it
+    /// was loaded. So a node that starts serves every change that was acknowledged before.
     pub async fn join(&self) {
         self.has_joined.store(true, Ordering::Release);
         if let Some(registry) = self.registry.get() {
@@ -408,91 +383,6 @@ impl Following {
         Ok(())
     }
 
-    /// Takes rows into the directory. With `is_whole`, there are no others.
-    async fn apply(&self, followed: &mut Followed, head: Head, rows: Vec<RegistryRow>, is_whole: bool) {
-        let began = Instant::now();
-        let before = self.directory.load_full();
-        let mut removed: Vec<Arc<str>> = Vec::new();
-        // What was logged is not logged again.
-        let mut known = BTreeMap::new();
-        if is_whole {
-            let there: HashSet<&str> = rows.iter().map(|row| row.slug.as_str()).collect();
-            let registered = before.configs().filter(|tenant| tenant.origin.is_registered());
-            removed
-                .extend(registered.map(|tenant| &tenant.slug).filter(|slug| !there.contains(&***slug)).map(Arc::clone));
-            known = std::mem::take(&mut followed.refused);
-        }
-        if let Some(snapshot) = &mut followed.snapshot {
-            snapshot.keep(&head, &rows, is_whole).await;
-        }
-        let mut rows = rows;
-        if followed.refused.len() <= RETRIED {
-            // What another tenant had may be free now.
-            let there: HashSet<String> = rows.iter().map(|row| row.slug.clone()).collect();
-            let refused = followed.refused.values().map(|refused| &refused.row);
-            rows.extend(refused.filter(|row| !there.contains(&row.slug)).cloned());
-        }
-        let (gone, changed): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.text.is_none());
-        for row in gone {
-            followed.refused.remove(&row.slug);
-            // A tenant of a file may have the slug by now.
-            let config = before.config(&row.slug).filter(|config| config.origin.is_registered());
-            removed.extend(config.map(|config| Arc::clone(&config.slug)));
-        }
-        let (mut put, mut new) = (Vec::with_capacity(changed.len()), Vec::new());
-        let read = read_rows(changed, &self.config).await;
-        let leaving: HashSet<Arc<str>> = removed
-            .iter()
-            .cloned()
-            .chain(read.iter().filter_map(|(_, read)| Some(Arc::clone(&read.as_ref().ok()?.config.slug))))
-            .collect();
-        for (row, read) in read {
-            let slug = row.slug.clone();
-            let refused = match read {
-                Ok(tenant) => match why_not(&tenant, &followed.files, &before, &leaving) {
-                    None => {
-                        followed.refused.remove(&slug);
-                        put.push(tenant.config);
-                        continue;
-                    }
-                    Some(reason) => RefusedRow { row, in_short: reason.clone(), reason },
-                },
-                Err(problems) => RefusedRow::of(row, &problems),
-            };
-            let reason = refused.reason.clone();
-            let before = followed.refused.insert(slug.clone(), refused).or_else(|| known.remove(&slug));
-            if before.is_none_or(|before| before.reason != reason) {
-                new.push(slug);
-            }
-        }
-        log_refused(&new.iter().filter_map(|slug| followed.refused.get(slug)).collect::<Vec<_>>());
-        self.serve(&before, &put, &removed).await;
-        followed.head = head;
-        self.publish(followed);
-        self.metrics.applied(put.len() + removed.len(), began.elapsed());
-    }
-
-    async fn serve(&self, before: &Arc<Directory>, put: &[Arc<TenantConfig>], removed: &[Arc<str>]) {
-        if put.is_empty() && removed.is_empty() {
-            return;
-        }
-        let after = Arc::new(before.changed(put, removed));
-        let slugs: Vec<_> = put.iter().map(|tenant| Arc::clone(&tenant.slug)).chain(removed.iter().cloned()).collect();
-        let left = before.removed_of(&slugs, &after);
-        // Written before they are removed: a stop soon after this must not lose it.
-        last_used::write(left.iter().filter_map(RemovedDatabase::last_used).collect()).await;
-        self.servers.announce(put);
-        self.directory.store(Arc::clone(&after));
-        self.check_files(put).await;
-        self.all_metrics.tenants_served.set(i64::try_from(after.len()).unwrap_or(i64::MAX));
-        if !removed.is_empty() {
-            self.all_metrics.tenants.retain(|slug| after.config(slug).is_some());
-        }
-        if !left.is_empty() {
-            tokio::spawn(close_removed(left));
-        }
-    }
-
     /// Writes how far this node has got, so that others list it and wait for it. A registry that can't be written is still
     /// followed.
     async fn beat(&self, registry: &Registry, followed: &mut Followed) {
@@ -530,21 +420,5 @@ impl Following {
             _ => {}
         }
         state.away = away;
-    }
-}
-
-/// Logs rows that are not served: each if they are few, otherwise how many, with the first as an example. A variable that is
-/// missing on a node may be in every row.
-fn log_refused(rows: &[&RefusedRow]) {
-    let message = "the row of a tenant in the registry can't be served";
-    match rows {
-        [] => {}
-        [RefusedRow { row, reason, .. }, ..] if rows.len() > LOGGED => {
-            let (tenants, first) = (rows.len(), &row.slug);
-            tracing::error!(tenants, first, reason, "rows of tenants in the registry can't be served");
-        }
-        few => few.iter().for_each(|RefusedRow { row, reason, .. }| {
-            tracing::error!(tenant = row.slug, revision = row.revision, reason, "{message}");
-        }),
     }
 }

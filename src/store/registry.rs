@@ -4,19 +4,22 @@
 //! `registry_head` and takes the next revision, so revisions are in the order of the commits and a reader of the rows
 //! above the last revision that it knows misses none. A removed tenant stays as a row without text, for such readers.
 //!
-//! `writing` adds, changes and removes tenants, each host and database claimed once, `databases` has which tenants have one
-//! database at different addresses, and `lives` says what one of them has of an earlier one; `nodes` records how far each
-//! node has got, `keeping` what it can look after, and `subscribed` which tenants have subscriptions; `stamps` says which
-//! revision is which after a restore; `operator_tokens` has the tokens of the operator API. `domains` has the life of each
-//! host that needs a certificate, `turns` says which is looked at next, `listing` lists them, `counts` counts them,
-//! `claiming` adds and removes domains, `certificates` has what was obtained for them; `budgets`, `account` and `events`
-//! belong to that; `resealing` is for a change of the key; `remedy` says what to do when the registry can't be used, and
-//! `rights` what the role of a node may lack.
+//! `writing` adds, changes and removes tenants, `claims` has each host and database for one of them, `copying` fills
+//! the snapshot of a node, `databases` has which tenants have one database at different addresses, and `lives` says
+//! what one of them has of an earlier one; `nodes` records how far each node has got, `keeping` what it can look after,
+//! and `subscribed` which tenants have subscriptions; `stamps` says which revision is which after a restore;
+//! `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a certificate,
+//! `turns` says which is looked at next, `listing` lists them, `counts` counts them, `claiming` adds and removes
+//! domains, `certificates` has what was obtained for them; `budgets`, `account` and `events` belong to that;
+//! `resealing` is for a change of the key; `remedy` says what to do when the registry can't be used, and `rights` what
+//! the role of a node may lack.
 
 mod account;
 mod budgets;
 mod certificates;
 mod claiming;
+mod claims;
+mod copying;
 mod counts;
 mod databases;
 mod domains;
@@ -47,6 +50,7 @@ use crate::metrics::DatabaseMetrics;
 pub use budgets::{Budget, Taken as BudgetTaken};
 pub use certificates::{CertificateRecord, StoredPair};
 pub use claiming::{DomainAdded, HostOwner, Requester};
+pub use claims::Claims;
 pub use counts::{DomainCount, StoredCounts};
 pub use databases::{FoundDatabase, SharedDatabase};
 pub use domains::{DomainProof, DomainRecord, DomainState, Lease};
@@ -61,7 +65,7 @@ pub use rights::RegistryUse;
 pub use stamps::{InvalidMark, RegistryMark};
 pub use subscribed::SubscribedTenant;
 pub use turns::{AskedCheck, DueDomain};
-pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written as RegistryWritten};
+pub use writing::{RegistryChange, RegistryWrite, WriteRefused, Written as RegistryWritten};
 
 /// How many rows are read at once.
 ///

@@ -1,21 +1,17 @@
 //! Adds, changes and removes tenants of the registry: all of a list or nothing.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use jiff::Timestamp;
 
+use super::Registry;
+use super::claims::{Claims, claim};
 use super::databases::{self, FoundDatabase};
 use super::domains::lock_head;
 use super::lives::{Found, Life, end_life, find, note_life};
-use super::{Head, Registry, RegistryRow};
 use crate::store::StoreError;
-use crate::store::engine::{AsStoreError, PooledConnection, Transaction, retry};
-use crate::store::statement::{Argument, JsonRows, JsonTimestamp, Row, TextList, sql};
-
-/// How many rows are copied in one statement.
-///
-/// Larger: more memory for the statement. Smaller: more statements.
-const COPIED_AT_ONCE: usize = 1_000;
+use crate::store::engine::{AsStoreError, Transaction, retry};
+use crate::store::statement::{Argument, sql};
 
 /// A change of one tenant.
 #[derive(Clone, Debug)]
@@ -44,21 +40,6 @@ pub enum RegistryChange {
     },
     /// It is no longer there.
     Remove,
-}
-
-/// What no other tenant may have.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claims {
-    /// Its hosts.
-    pub hosts: Vec<String>,
-    /// The address of its database, without a password.
-    pub database: String,
-}
-
-impl Claims {
-    fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        self.hosts.iter().map(|host| ("host", host.as_str())).chain([("database", self.database.as_str())])
-    }
 }
 
 /// What became of a tenant.
@@ -315,102 +296,4 @@ async fn settle_databases(transaction: &mut Transaction, writes: &[RegistryWrite
         }
     }
     Ok(())
-}
-
-/// Claims what a tenant has, of which it had nothing before.
-async fn claim(transaction: &mut Transaction, slug: &str, claims: &Claims) -> Result<(), WriteRefused> {
-    let values: Vec<_> = claims.iter().map(|(kind, value)| (kind, value, slug)).collect();
-    let rows = serde_json::to_string(&values).expect("texts are always JSON");
-    let sql = sql!(
-        "INSERT INTO registry_claims (kind, value, slug)
-         SELECT kind, value, slug FROM {rows rows: kind text, value text, slug text} AS batch
-         WHERE TRUE
-         ON CONFLICT (kind, value) DO NOTHING",
-        rows,
-    );
-    if transaction.execute(sql).await? == values.len() as u64 {
-        return Ok(());
-    }
-    Err(taken(transaction.connection(), slug, claims).await?.ok_or(sqlx::Error::RowNotFound)?)
-}
-
-impl Registry {
-    /// Takes over rows of another registry, as they are there. With `is_whole`, removes all others.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn copy(&self, head: &Head, rows: &[RegistryRow], is_whole: bool) -> Result<(), StoreError> {
-        let mut transaction = self.database.begin().await?;
-        let sql = if is_whole {
-            sql!("DELETE FROM registry_tenants {scans: all are replaced}")
-        } else {
-            let slugs: TextList = rows.iter().map(|row| &row.slug).collect();
-            sql!("DELETE FROM registry_tenants WHERE slug {in slugs}", slugs)
-        };
-        transaction.execute(sql).await?;
-        let kept: Vec<_> = rows.iter().filter(|row| row.text.is_some()).collect();
-        for batch in kept.chunks(COPIED_AT_ONCE) {
-            let mut values = JsonRows::new();
-            for RegistryRow { slug, text, domains, revision, position, changed_at, changed_by } in batch {
-                let changed_at = JsonTimestamp::new(*changed_at, transaction.dialect());
-                let domains = serde_json::to_string(domains).expect("texts are always JSON");
-                values.push(&(slug, text, revision, position, changed_at, changed_by, domains));
-            }
-            let sql = sql!(
-                "INSERT INTO registry_tenants (slug, toml, revision, position, changed_at, changed_by, domains)
-                 SELECT slug, toml, revision, position, changed_at, changed_by, domains
-                 FROM {rows rows: slug text, toml text, revision bigint, position bigint,
-                   changed_at timestamptz, changed_by text, domains text} AS batch",
-                // Their texts may have passwords.
-                rows = Argument::Secret(values.text()),
-            );
-            transaction.execute(sql).await?;
-        }
-        let Head { revision, stamp, epoch } = head;
-        let sql = sql!("UPDATE registry_head SET revision = {revision}, epoch = {epoch}", revision = *revision, epoch);
-        transaction.execute(sql).await?;
-        transaction.execute(sql!("DELETE FROM registry_stamps {scans: all are replaced}")).await?;
-        let sql = sql!(
-            "INSERT INTO registry_stamps (revision, stamp, at) VALUES ({revision}, {stamp}, {clock})",
-            revision = *revision,
-            stamp = *stamp,
-        );
-        transaction.execute(sql).await?;
-        Ok(transaction.commit().await?)
-    }
-}
-
-impl Registry {
-    /// Fails if another tenant has something of a tenant's claims.
-    ///
-    /// # Errors
-    /// [`WriteRefused::Taken`], [`WriteRefused::Store`].
-    pub async fn check_free(&self, slug: &str, claims: &Claims) -> Result<(), WriteRefused> {
-        match taken(&mut self.database.reader().await?, slug, claims).await? {
-            Some(taken) => Err(taken),
-            None => Ok(()),
-        }
-    }
-}
-
-/// The first of a tenant's claims that another one has.
-async fn taken(
-    connection: &mut PooledConnection,
-    slug: &str,
-    claims: &Claims,
-) -> Result<Option<WriteRefused>, sqlx::Error> {
-    let sql = sql!(
-        "SELECT kind, value, slug FROM registry_claims
-         WHERE slug <> {slug} AND (kind = 'host' AND value {in hosts} OR kind = 'database' AND value = {database})",
-        slug,
-        hosts = &claims.hosts[..],
-        database = &claims.database,
-    );
-    let rows = connection.fetch_all(sql).await?;
-    let owned = |row: &Row| Ok(((row.get::<String>(0)?, row.get::<String>(1)?), row.get(2)?));
-    let mut owners: HashMap<_, String> = rows.iter().map(owned).collect::<Result<_, sqlx::Error>>()?;
-    Ok(claims.iter().find_map(|(kind, value)| {
-        let owner = owners.remove(&(kind.to_owned(), value.to_owned()))?;
-        Some(WriteRefused::Taken { slug: slug.to_owned(), kind, value: value.to_owned(), owner })
-    }))
 }

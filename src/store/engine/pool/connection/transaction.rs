@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
     use crate::store::engine::connections::Role;
-    use crate::store::engine::location::READER_BUSY_WAIT;
+    use crate::store::engine::location::opening::READER_BUSY_WAIT;
     use crate::store::engine::session::{Session, SessionAddress};
     use crate::store::statement::Sql;
 
