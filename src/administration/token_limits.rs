@@ -77,9 +77,15 @@ impl TypedLimits {
         scopes.map(with).collect()
     }
 
-    /// The limits, or faults. `is_limited`: there is a token with some scopes only, so that none is a fault.
-    pub(super) fn check(&mut self, text: &'static TokenLimitsTexts, is_limited: bool, of_account: u32) -> TokenLimits {
-        let scopes = match self.scopes.is_empty() && !is_limited {
+    /// The limits, or faults. `present` are those of the token: if it has some scopes only, none is a fault, and it may keep a
+    /// budget that is above a lowered one of the account.
+    pub(super) fn check(
+        &mut self,
+        text: &'static TokenLimitsTexts,
+        present: &TokenLimits,
+        of_account: u32,
+    ) -> TokenLimits {
+        let scopes = match self.scopes.is_empty() && present.scopes.is_all() {
             true => Ok(Scopes::ALL),
             false => Scopes::parse(self.scopes.iter().map(String::as_str)),
         };
@@ -92,7 +98,10 @@ impl TypedLimits {
             typed => {
                 let digits = Some(typed).filter(|typed| typed.bytes().all(|byte| byte.is_ascii_digit()));
                 let number = digits.and_then(|digits| digits.parse().ok()).unwrap_or(0);
-                TokenLimits::parse_budget(number, of_account).map(Some)
+                match present.requests_per_minute {
+                    Some(kept) if u64::from(kept) == number => Ok(Some(kept)),
+                    _ => TokenLimits::parse_budget(number, of_account).map(Some),
+                }
             }
         };
         self.faults = LimitFaults {
@@ -144,7 +153,7 @@ pub(super) async fn change(change: &Change<'_>, id: &str) -> Result<Reply, Refus
     let (Some(number), Some(token)) = (parse_id(id), find(member, id).await?) else { return Ok(unknown(member)) };
     let mut typed = TypedLimits::of_form(&change.form);
     let of_account = member.visit.tenant.requests_per_minute;
-    let limits = typed.check(&member.area.texts.token_limits, !token.limits.scopes.is_all(), of_account);
+    let limits = typed.check(&member.area.texts.token_limits, &token.limits, of_account);
     if typed.has_faults() {
         let (rotation, limits) = (TypedToken::empty(), Some(typed));
         return show_with(member, id, rotation, limits, StatusCode::UNPROCESSABLE_ENTITY, None).await;
@@ -179,7 +188,9 @@ mod tests {
             requests_per_minute: budget.to_owned(),
             faults: LimitFaults::default(),
         };
-        let limits = typed.check(&Texts::of(Language::English).token_limits, is_limited, 60);
+        let scopes = if is_limited { Scopes::parse(["scim"]).unwrap() } else { Scopes::ALL };
+        let present = TokenLimits { scopes, requests_per_minute: Some(70), ..TokenLimits::default() };
+        let limits = typed.check(&Texts::of(Language::English).token_limits, &present, 60);
         let LimitFaults { scopes, networks, requests_per_minute } = typed.faults.clone();
         match [scopes, networks, requests_per_minute].into_iter().flatten().next() {
             Some(fault) => Err(fault),
@@ -199,6 +210,7 @@ mod tests {
     #[test]
     fn each_fault_says_what_would_be_right() {
         assert!(checked("", "10.0.0.1/8", "", false).unwrap_err().contains("10.0.0.0/8"));
+        assert_eq!(checked("", "", "70", false).unwrap(), "*; ; Some(70)", "it is kept");
         for budget in ["0", "61", "-1", "+5", "5.0", "1e1", "99999999999999999999"] {
             assert!(checked("", "", budget, false).unwrap_err().contains("60"), "{budget}");
         }

@@ -218,7 +218,7 @@ pub(super) async fn create(change: &Change<'_>, _: &str) -> Result<Reply, Refusa
     let expires_at = typed.check_expiry(member.now, &member.visit.tenant.timezone, text);
     let mut typed_limits = TypedLimits::of_form(&change.form);
     let of_account = member.visit.tenant.requests_per_minute;
-    let limits = typed_limits.check(&member.area.texts.token_limits, false, of_account);
+    let limits = typed_limits.check(&member.area.texts.token_limits, &TokenLimits::default(), of_account);
     if typed.faults.any() || typed_limits.has_faults() {
         return list(member, typed, typed_limits, StatusCode::UNPROCESSABLE_ENTITY).await;
     }
