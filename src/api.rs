@@ -78,10 +78,12 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// The tenant's open database, which counts the rows of this request.
+    /// The tenant's open database, as far as the token reaches, which counts the rows of this request.
     async fn store(&self, admitted: &Admitted) -> Result<Store, Refusal> {
         let store = admitted.tenant().database.store().await;
-        Ok(store.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))?.counting(self.rows))
+        let store = store.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))?;
+        let token = admitted.token();
+        Ok(store.counting(self.rows).of_token(token.id, token.reach()))
     }
 
     /// The id in the path, as written there.

@@ -349,10 +349,12 @@ fn find_token(presented: Option<&str>, tokens: &[crate::store::TokenRecord], slu
 fn limits_of(limits: &TokenLimits) -> String {
     let scopes = Some(limits.scopes).filter(|scopes| !scopes.is_all());
     let scopes = scopes.map(|scopes| format!("; 403 without one of its scopes: {scopes}"));
+    let forms = Some(&limits.forms).filter(|forms| !forms.is_all());
+    let forms = forms.map(|forms| format!("; reaches nothing but {forms}, with sub-forms"));
     let networks = Some(&limits.networks).filter(|networks| !networks.is_all());
     let networks = networks.map(|networks| format!("; 401 outside of its networks: {networks}"));
     let budget = limits.requests_per_minute.map(|own| format!("; 429 beyond {own} requests of its own"));
-    [scopes, networks, budget].into_iter().flatten().collect()
+    [scopes, forms, networks, budget].into_iter().flatten().collect()
 }
 
 fn count_tokens(tokens: &[crate::store::TokenRecord], slug: &str) -> Finding {

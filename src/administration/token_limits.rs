@@ -13,12 +13,13 @@ use super::token_forms::TypedToken;
 use super::visit::Change;
 use crate::error::Refusal;
 use crate::reply::Reply;
-use crate::store::{ChangedToken, LimitFault, ListFault, Networks, Scope, Scopes, TokenLimits};
+use crate::store::{ChangedToken, FormReach, LimitFault, ListFault, Networks, Scope, Scopes, TokenLimits};
 
 /// The fields of the limits as they are shown: those of a token, or as they were typed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TypedLimits {
     scopes: Vec<String>,
+    pub(super) forms: String,
     pub(super) networks: String,
     pub(super) requests_per_minute: String,
     pub(super) faults: LimitFaults,
@@ -28,6 +29,7 @@ pub(super) struct TypedLimits {
 #[derive(Clone, Debug, Default)]
 pub(super) struct LimitFaults {
     pub(super) scopes: Option<String>,
+    pub(super) forms: Option<String>,
     pub(super) networks: Option<String>,
     pub(super) requests_per_minute: Option<String>,
 }
@@ -45,6 +47,7 @@ impl TypedLimits {
         let scopes = limits.scopes.names().filter(|_| !limits.scopes.is_all());
         Self {
             scopes: scopes.map(str::to_owned).collect(),
+            forms: limits.forms.to_string(),
             networks: limits.networks.iter().collect::<Vec<_>>().join("\n"),
             requests_per_minute: limits.requests_per_minute.map(|own| own.to_string()).unwrap_or_default(),
             faults: LimitFaults::default(),
@@ -55,6 +58,7 @@ impl TypedLimits {
     pub(super) fn of_form(form: &Form) -> Self {
         Self {
             scopes: form.fields("scopes").flat_map(words).map(str::to_owned).collect(),
+            forms: form.field("forms").trim().to_owned(),
             networks: form.field("networks").trim().to_owned(),
             requests_per_minute: form.field("requests_per_minute").trim().to_owned(),
             faults: LimitFaults::default(),
@@ -62,8 +66,8 @@ impl TypedLimits {
     }
 
     pub(super) fn has_faults(&self) -> bool {
-        let LimitFaults { scopes, networks, requests_per_minute } = &self.faults;
-        [scopes, networks, requests_per_minute].iter().any(|fault| fault.is_some())
+        let LimitFaults { scopes, forms, networks, requests_per_minute } = &self.faults;
+        [scopes, forms, networks, requests_per_minute].iter().any(|fault| fault.is_some())
     }
 
     /// A box for each scope, and one for everything if `with_all`.
@@ -89,6 +93,10 @@ impl TypedLimits {
             true => Ok(Scopes::ALL),
             false => Scopes::parse(self.scopes.iter().map(String::as_str)),
         };
+        let forms = match self.forms.is_empty() {
+            true => Ok(FormReach::All),
+            false => FormReach::parse(words(&self.forms)),
+        };
         let networks = match self.networks.is_empty() {
             true => Ok(Networks::default()),
             false => Networks::parse(words(&self.networks)),
@@ -106,11 +114,13 @@ impl TypedLimits {
         };
         self.faults = LimitFaults {
             scopes: scopes.as_ref().err().map(|ListFault { fault, .. }| words_of(fault, text)),
+            forms: forms.as_ref().err().map(|ListFault { fault, .. }| words_of(fault, text)),
             networks: networks.as_ref().err().map(|ListFault { fault, .. }| words_of(fault, text)),
             requests_per_minute: budget.as_ref().err().map(|fault| words_of(fault, text)),
         };
         TokenLimits {
             scopes: scopes.unwrap_or_default(),
+            forms: forms.unwrap_or_default(),
             networks: networks.unwrap_or_default(),
             requests_per_minute: budget.unwrap_or_default(),
         }
@@ -139,6 +149,9 @@ fn words_of(fault: &LimitFault, text: &'static TokenLimitsTexts) -> String {
     match fault {
         LimitFault::UnknownScope(_) => text.no_choice.to_string(),
         LimitFault::NoScope => text.no_scope.to_string(),
+        LimitFault::UnknownForm(typed) => text.bad_form.with("form", typed),
+        LimitFault::NoForm => text.no_form.to_string(),
+        LimitFault::TooManyForms => text.many_forms.to_string(),
         LimitFault::UnknownNetwork(typed) => text.bad_network.with("network", typed),
         LimitFault::HostBits { text: typed, network } => text.host_bits.fill(&[("typed", typed), ("network", network)]),
         LimitFault::NoNetwork => text.no_network.to_string(),
@@ -184,6 +197,7 @@ mod tests {
     fn checked(scopes: &str, networks: &str, budget: &str, is_limited: bool) -> Result<String, String> {
         let mut typed = TypedLimits {
             scopes: words(scopes).map(str::to_owned).collect(),
+            forms: String::new(),
             networks: networks.to_owned(),
             requests_per_minute: budget.to_owned(),
             faults: LimitFaults::default(),
@@ -191,8 +205,8 @@ mod tests {
         let scopes = if is_limited { Scopes::parse(["scim"]).unwrap() } else { Scopes::ALL };
         let present = TokenLimits { scopes, requests_per_minute: Some(70), ..TokenLimits::default() };
         let limits = typed.check(&Texts::of(Language::English).token_limits, &present, 60);
-        let LimitFaults { scopes, networks, requests_per_minute } = typed.faults.clone();
-        match [scopes, networks, requests_per_minute].into_iter().flatten().next() {
+        let LimitFaults { scopes, forms, networks, requests_per_minute } = typed.faults.clone();
+        match [scopes, forms, networks, requests_per_minute].into_iter().flatten().next() {
             Some(fault) => Err(fault),
             None => Ok(format!("{}; {}; {:?}", limits.scopes, limits.networks, limits.requests_per_minute)),
         }
@@ -205,6 +219,19 @@ mod tests {
         assert_eq!(checked("*,forms:read", "", "", true).unwrap(), "*; ; None");
         let some = checked("groups:read, forms:read", "203.0.113.0/24\n2001:db8::/32,198.51.100.7", "60", true);
         assert_eq!(some.unwrap(), "forms:read groups:read; 203.0.113.0/24 2001:db8::/32 198.51.100.7/32; Some(60)");
+    }
+
+    #[test]
+    fn forms_are_ids_however_they_are_separated() {
+        let checked = |forms: &str| {
+            let mut typed = TypedLimits { forms: forms.to_owned(), ..TypedLimits::default() };
+            let limits = typed.check(&Texts::of(Language::English).token_limits, &TokenLimits::default(), 60);
+            typed.faults.forms.map_or(Ok(limits.forms), Err)
+        };
+        assert_eq!(checked("").unwrap(), FormReach::All);
+        assert_eq!(checked("for_3, 1\nfor_2").unwrap(), FormReach::of([1, 2, 3]));
+        assert!(checked("1 Leave").unwrap_err().contains("Leave"));
+        checked(",").unwrap_err();
     }
 
     #[test]

@@ -25,7 +25,10 @@ pub(super) async fn show(admitted: &Admitted) -> Result<Reply, Refusal> {
     json.raw(",\"name\":").text(&token.name).raw(",\"scopes\":").list(token.limits.scopes.names(), |json, name| {
         json.text(name);
     });
-    json.raw(",\"forms\":null,\"requests_per_minute\":").value(&token.limits.requests_per_minute);
+    json.raw(",\"forms\":")
+        .value(&token.limits.forms.names())
+        .raw(",\"requests_per_minute\":")
+        .value(&token.limits.requests_per_minute);
     json.raw("},\"usage\":").list(&usage, |json, share| {
         json.raw("{\"token\":").text(&share.token).raw(",\"requests\":").value(&share.requests).raw("}");
     });

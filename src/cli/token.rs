@@ -15,7 +15,7 @@ use super::when::{self, Expiry};
 use super::{OfTenant, TenantChoice, actor};
 use crate::shared::{RedisClient, announce};
 use crate::store::{
-    ChangedToken, LimitFault, ListFault, Networks, Scopes, Store, TokenLimits, TokenRecord, with_causes,
+    ChangedToken, FormReach, LimitFault, ListFault, Networks, Scopes, Store, TokenLimits, TokenRecord, with_causes,
 };
 use crate::tenant::token::{
     self, CreateTokenError, Created, NewTokenRequest, PresentedToken, Rotated, RotationRequest,
@@ -30,7 +30,7 @@ pub(super) enum TokenCommand {
     /// Narrow or widen what a token may do, from where, and how often. It takes effect within a few seconds.
     Change(ChangeArgs),
     /// List tokens: id, name, prefix, created, last used, revoked, expires, created by, replaces, last route, network,
-    /// scopes, networks, requests per minute.
+    /// scopes, forms, networks, requests per minute.
     List(ListArgs),
     /// Revoke a token. Its requests are refused within a few seconds.
     Revoke(RevokeArgs),
@@ -57,6 +57,9 @@ struct LimitArgs {
     /// scim, or all.
     #[arg(long, value_name = "SCOPES", value_parser = scopes)]
     scopes: Option<Scopes>,
+    /// What it reaches, separated by commas: ids of forms such as for_1, which include their sub-forms, or all.
+    #[arg(long, value_name = "FORMS", value_parser = forms)]
+    forms: Option<FormReach>,
     /// From where it is accepted, separated by commas: networks such as 203.0.113.0/24 or 2001:db8::/32, or all.
     #[arg(long, value_name = "NETWORKS", value_parser = networks)]
     networks: Option<Networks>,
@@ -79,6 +82,7 @@ impl LimitArgs {
     fn change(&self, budget: Option<Option<u32>>, limits: TokenLimits) -> TokenLimits {
         TokenLimits {
             scopes: self.scopes.unwrap_or(limits.scopes),
+            forms: self.forms.clone().unwrap_or(limits.forms),
             networks: self.networks.clone().unwrap_or(limits.networks),
             requests_per_minute: budget.unwrap_or(limits.requests_per_minute),
         }
@@ -88,6 +92,13 @@ impl LimitArgs {
 fn scopes(text: &str) -> Result<Scopes, String> {
     let names = if text == "all" { "*" } else { text };
     Scopes::parse(entries(names)).map_err(|ListFault { fault, .. }| fault.to_string())
+}
+
+fn forms(text: &str) -> Result<FormReach, String> {
+    if text == "all" {
+        return Ok(FormReach::All);
+    }
+    FormReach::parse(entries(text)).map_err(|ListFault { fault, .. }| fault.to_string())
 }
 
 fn networks(text: &str) -> Result<Networks, String> {
@@ -110,7 +121,7 @@ fn own_budget(text: &str) -> Result<OwnBudget, String> {
 }
 
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("given").args(["scopes", "networks", "requests_per_minute"]).required(true).multiple(true)))]
+#[command(group(ArgGroup::new("given").args(["scopes", "forms", "networks", "requests_per_minute"]).required(true).multiple(true)))]
 pub(super) struct ChangeArgs {
     #[command(flatten)]
     tenant: TenantChoice,
@@ -301,7 +312,7 @@ fn plain(error: CreateTokenError) -> anyhow::Error {
 }
 
 /// The columns of the table. Scripts cut them by position, so new ones are added at the end.
-const HEAD: [&str; 14] = [
+const HEAD: [&str; 15] = [
     "ID",
     "NAME",
     "PREFIX",
@@ -314,6 +325,7 @@ const HEAD: [&str; 14] = [
     "LAST ROUTE",
     "LAST NETWORK",
     "SCOPES",
+    "FORMS",
     "NETWORKS",
     "PER MINUTE",
 ];
@@ -356,6 +368,7 @@ fn as_table(tokens: Vec<TokenRecord>) -> String {
             or_none(token.last_used_route),
             or_none(token.last_used_network),
             token.limits.scopes.to_string(),
+            or_none(token.limits.forms.names().map(|names| names.join(" "))),
             or_none(Some(token.limits.networks.to_string()).filter(|networks| !networks.is_empty())),
             or_none(token.limits.requests_per_minute.map(|own| own.to_string())),
         ]

@@ -47,7 +47,7 @@ impl TokenLimitChecks {
     /// # Errors
     /// [`Refusal::ScopeMissing`] with the first one that is missing.
     pub fn require(&self, token: &Token, scopes: &[Scope]) -> Result<(), Refusal> {
-        let Some(missing) = scopes.iter().find(|scope| !token.limits.scopes.allow(**scope)) else { return Ok(()) };
+        let Some(missing) = scopes.iter().find(|scope| !token.limits.allow(**scope)) else { return Ok(()) };
         let required = missing.as_str();
         self.metrics.limited.with_label_values(&[required]).inc();
         Err(Refusal::ScopeMissing { required })

@@ -1,5 +1,6 @@
 //! API tokens and sign-in links of a tenant: the operator's product hands them to its customers.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use crate::config::registered::json::Faults;
 use crate::config::{RegisteredTenant, TenantConfig};
 use crate::reply::Reply;
 use crate::store::{
-    self, AdminLink, AdminRole, LimitFault, ListFault, Networks, Scopes, Store, StoreError, TokenLimits, with_causes,
+    self, AdminLink, AdminRole, FormReach, LimitFault, ListFault, Networks, Scopes, Store, StoreError, TokenLimits,
+    with_causes,
 };
 use crate::tenant::sign_in_link;
 use crate::tenant::token::{self, CreateTokenError, Created, NewTokenRequest};
@@ -36,8 +38,26 @@ struct TokenBody {
     name: String,
     expires_at: Option<Timestamp>,
     scopes: Option<Vec<String>>,
+    forms: Option<Vec<FormId>>,
     networks: Option<Vec<String>>,
     requests_per_minute: Option<u64>,
+}
+
+/// A form's id: `for_1`, `1` as text or a number.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum FormId {
+    Text(String),
+    Number(i64),
+}
+
+impl FormId {
+    fn to_text(&self) -> Cow<'_, str> {
+        match self {
+            Self::Text(text) => text.into(),
+            Self::Number(number) => number.to_string().into(),
+        }
+    }
 }
 
 impl TokenBody {
@@ -49,16 +69,20 @@ impl TokenBody {
             parsed.transpose().map_err(with_key)
         }
         let scopes = self.scopes.as_ref().map(|list| Scopes::parse(list.iter().map(String::as_str)));
+        let forms = self.forms.as_ref().map(|list| list.iter().map(FormId::to_text).collect::<Vec<_>>());
+        let forms = forms.as_ref().map(|list| FormReach::parse(list.iter().map(|id| &**id)));
         let networks = self.networks.as_ref().map(|list| Networks::parse(list.iter().map(String::as_str)));
-        let (scopes, networks) = (of_list("scopes", scopes), of_list("networks", networks));
+        let (scopes, forms, networks) =
+            (of_list("scopes", scopes), of_list("forms", forms), of_list("networks", networks));
         let budget = self.requests_per_minute.map(|own| TokenLimits::parse_budget(own, of_account)).transpose();
         let budget = budget.map_err(|fault| ("requests_per_minute".to_owned(), fault));
-        let faults = [scopes.as_ref().err(), networks.as_ref().err(), budget.as_ref().err()];
+        let faults = [scopes.as_ref().err(), forms.as_ref().err(), networks.as_ref().err(), budget.as_ref().err()];
         let faults: Faults =
             faults.into_iter().flatten().map(|(key, fault)| (key.clone(), vec![fault.to_string()])).collect();
-        match (scopes, networks, budget) {
-            (Ok(scopes), Ok(networks), Ok(requests_per_minute)) => Ok(TokenLimits {
+        match (scopes, forms, networks, budget) {
+            (Ok(scopes), Ok(forms), Ok(networks), Ok(requests_per_minute)) => Ok(TokenLimits {
                 scopes: scopes.unwrap_or_default(),
+                forms: forms.unwrap_or_default(),
                 networks: networks.unwrap_or_default(),
                 requests_per_minute,
             }),

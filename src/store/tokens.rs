@@ -89,7 +89,7 @@ pub struct TokenRecord {
 }
 
 pub(super) const COLUMNS: &str = "id, name, prefix, digest, created_at, last_used_at, revoked_at, expires_at, created_by, \
-                       replaces, last_used_route, last_used_network, scopes, networks, requests_per_minute";
+                       replaces, last_used_route, last_used_network, scopes, forms, networks, requests_per_minute";
 
 impl TokenRecord {
     pub(super) fn read(row: &Row) -> Result<Self, sqlx::Error> {
@@ -243,10 +243,10 @@ async fn insert(
 ) -> Result<CreatedToken, StoreError> {
     // The index of the keys is partial on SQLite, where it has to be named like this.
     let insert = sql!(
-        "INSERT INTO tokens (name, prefix, digest, created_at, expires_at, created_by, replaces, form_key, scopes, networks,
-           requests_per_minute)
-         VALUES ({name}, {prefix}, {digest}, {now}, {expires_at}, {created_by}, {replaces}, {form_key}, {scopes}, {networks},
-           {requests_per_minute})
+        "INSERT INTO tokens (name, prefix, digest, created_at, expires_at, created_by, replaces, form_key, scopes, forms,
+           networks, requests_per_minute)
+         VALUES ({name}, {prefix}, {digest}, {now}, {expires_at}, {created_by}, {replaces}, {form_key}, {scopes}, {forms},
+           {networks}, {requests_per_minute})
          ON CONFLICT (form_key) WHERE form_key IS NOT NULL DO NOTHING
          RETURNING id
          {scans: SQLite looks for references to a new row, if others are missing already}",
@@ -259,6 +259,7 @@ async fn insert(
         replaces = token.replaces,
         form_key = token.form_key.as_deref(),
         scopes = token.limits.scopes.stored(),
+        forms = token.limits.forms.stored(),
         networks = token.limits.networks.stored(),
         requests_per_minute = token.limits.stored_budget(),
     );
@@ -268,7 +269,7 @@ async fn insert(
     // A rotation changes when the token that it replaces expires.
     let find = sql!(
         "SELECT id, name, expires_at, EXISTS (SELECT 1 FROM tokens newer WHERE newer.replaces = tokens.id),
-           scopes, networks, requests_per_minute
+           scopes, forms, networks, requests_per_minute
          FROM tokens
          WHERE form_key = {form_key}
          {scans: a form is rarely sent again, and an account has few tokens}",

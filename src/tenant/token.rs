@@ -21,7 +21,7 @@ pub use self::creating::{
     CreateTokenError, Created, NewTokenRequest, Rotated, RotationRequest, create, is_valid_name, rotate,
 };
 use super::last_used;
-use crate::store::{TokenLimits, TokenRecord};
+use crate::store::{FormReach, TokenLimits, TokenRecord};
 
 const PREFIX: &str = "fg_";
 const RANDOM: usize = 40;
@@ -155,6 +155,12 @@ impl Token {
             stored_use,
             noted: AtomicI64::new(i64::MIN),
         }
+    }
+
+    /// What it reaches.
+    #[must_use]
+    pub fn reach(&self) -> &FormReach {
+        &self.limits.forms
     }
 
     /// Whether it has expired.

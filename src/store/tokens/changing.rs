@@ -7,6 +7,7 @@ use super::{AuditEntry, TokenLimits, subject};
 use crate::store::audit::{self, Actor};
 use crate::store::engine::retry;
 use crate::store::statement::sql;
+use crate::store::subscriptions::end_leases;
 use crate::store::{Store, StoreError};
 
 /// The outcome of changing the limits of a token.
@@ -41,7 +42,7 @@ impl Store {
         retry::run(|| async move {
             let mut transaction = self.database.begin().await?;
             let lock = sql!(
-                "SELECT name, revoked_at, expires_at, scopes, networks, requests_per_minute
+                "SELECT name, revoked_at, expires_at, scopes, forms, networks, requests_per_minute
                  FROM tokens WHERE id = {id} {pg: FOR UPDATE}",
                 id,
             );
@@ -61,14 +62,19 @@ impl Store {
             }
             let update = sql!(
                 "UPDATE tokens
-                 SET scopes = {scopes}, networks = {networks}, requests_per_minute = {requests_per_minute}
+                 SET scopes = {scopes}, forms = {forms}, networks = {networks},
+                   requests_per_minute = {requests_per_minute}
                  WHERE id = {id}",
                 scopes = new.scopes.stored(),
+                forms = new.forms.stored(),
                 networks = new.networks.stored(),
                 requests_per_minute = new.stored_budget(),
                 id,
             );
             transaction.execute(update).await?;
+            if new.forms != old.forms {
+                end_leases(&mut transaction, id).await?;
+            }
             let (before, after) = differing(&old, &new);
             let details = json!({ "name": row.get::<String>(0)?, "before": before, "after": after });
             let entry = AuditEntry { action: "token.change", subject: subject(id), details };

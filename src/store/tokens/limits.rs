@@ -1,6 +1,6 @@
-//! What a token is limited to: scopes, networks, and a budget of its own. What is absent is not limited.
+//! What a token is limited to: scopes, forms, networks, and a budget of its own. What is absent is not limited.
 //!
-//! Scopes and networks are stored as words separated by blanks, as OAuth writes scopes, so that they can be read in SQL.
+//! Scopes, forms and networks are stored as words separated by blanks, as OAuth writes scopes, so that they can be read in SQL.
 //! A scope that this version does not know is left out when a row is read: a token never gets more than its row says.
 
 use std::fmt;
@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use ipnet::{IpNet, Ipv4Net};
 use serde_json::{Map, Value, json};
 
+use crate::store::reach::{FormReach, MAX_FORMS};
 use crate::store::statement::Row;
 
 /// How many networks a token can have.
@@ -219,6 +220,8 @@ fn parse_network(text: &str) -> Result<IpNet, LimitFault> {
 pub struct TokenLimits {
     /// What it may do.
     pub scopes: Scopes,
+    /// What it reaches.
+    pub forms: FormReach,
     /// From where it is accepted.
     pub networks: Networks,
     /// The requests of a budget of its own. If that of the account is smaller, the account's holds.
@@ -235,14 +238,22 @@ impl TokenLimits {
         budget.ok_or(LimitFault::Budget { of_account })
     }
 
-    pub(super) const COLUMNS: usize = 3;
+    /// Whether a token with them may use an endpoint that needs a scope. One that is limited to forms can't have everything.
+    #[must_use]
+    pub fn allow(&self, scope: Scope) -> bool {
+        self.scopes.allow(scope) && (scope != Scope::All || self.forms.is_all())
+    }
 
-    /// Reads the columns `scopes`, `networks` and `requests_per_minute`.
+    pub(super) const COLUMNS: usize = 4;
+
+    /// Reads the columns `scopes`, `forms`, `networks` and `requests_per_minute`.
     pub(super) fn read(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
-        let (scopes, networks): (Option<String>, Option<String>) = (row.get(column)?, row.get(column + 1)?);
+        let (scopes, forms): (Option<String>, Option<String>) = (row.get(column)?, row.get(column + 1)?);
+        let networks: Option<String> = row.get(column + 2)?;
         let budget = row.get::<Option<i64>>(column + Self::COLUMNS - 1)?.map(u32::try_from);
         Ok(Self {
             scopes: Scopes::of_stored(scopes.as_deref()),
+            forms: FormReach::read(forms.as_deref())?,
             networks: Networks::of_stored(networks.as_deref())?,
             requests_per_minute: budget.transpose().map_err(|error| sqlx::Error::Decode(Box::new(error)))?,
         })
@@ -252,12 +263,13 @@ impl TokenLimits {
         self.requests_per_minute.map(i64::from)
     }
 
-    /// By the keys of the API: `{"scopes": ["*"], "networks": null, "requests_per_minute": null}` without any limit.
+    /// By the keys of the API: `{"scopes": ["*"], "forms": null, "networks": null, "requests_per_minute": null}` without any limit.
     #[must_use]
     pub fn to_json(&self) -> Map<String, Value> {
         let networks = (!self.networks.is_all()).then(|| self.networks.iter().collect::<Vec<_>>());
         Map::from_iter([
             ("scopes".to_owned(), json!(self.scopes.names().collect::<Vec<_>>())),
+            ("forms".to_owned(), json!(self.forms.names())),
             ("networks".to_owned(), json!(networks)),
             ("requests_per_minute".to_owned(), json!(self.requests_per_minute)),
         ])
@@ -273,6 +285,15 @@ pub enum LimitFault {
     /// The list is empty.
     #[error("name at least one scope, or `*` for all")]
     NoScope,
+    /// It is no id of a form.
+    #[error("`{0}` is no id of a form: write one as for_1")]
+    UnknownForm(String),
+    /// The list is empty.
+    #[error("name at least one form, or leave them out for all")]
+    NoForm,
+    /// The list is too long.
+    #[error("a token can be limited to at most {MAX_FORMS} forms")]
+    TooManyForms,
     /// It is neither a network nor an address.
     #[error("`{0}` is no network: write one as 203.0.113.0/24 or 2001:db8::/32")]
     UnknownNetwork(String),
@@ -368,6 +389,13 @@ mod tests {
         assert_eq!(parse("").unwrap_err().fault, LimitFault::NoNetwork);
         let many: Vec<_> = (0..=MAX_NETWORKS).map(|n| format!("10.0.{n}.0/24")).collect();
         assert_eq!(parse(&many.join(" ")).unwrap_err().fault, LimitFault::TooManyNetworks);
+    }
+
+    #[test]
+    fn a_token_that_is_limited_to_forms_has_every_single_scope_and_not_all() {
+        let limits = TokenLimits { forms: FormReach::of([1]), ..TokenLimits::default() };
+        assert!(Scope::SINGLE.into_iter().all(|scope| limits.allow(scope)));
+        assert!(!limits.allow(Scope::All) && TokenLimits::default().allow(Scope::All));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Rotates a token: a new one replaces it, and the old one is refused after an overlap.
+//! Rotates a token: a new one replaces it, and the old one is refused after an overlap. The subscriptions that are bound to the
+//! old one are the new one's at once.
 //!
 //! The row of the old token is locked until the commit, so that two rotations of it follow each other, and so do a
 //! rotation and a revocation.
@@ -11,6 +12,7 @@ use super::{AuditEntry, CreatedToken, NewToken, TokenLimits, details, insert, su
 use crate::store::audit::{self, Actor};
 use crate::store::engine::retry;
 use crate::store::statement::sql;
+use crate::store::subscriptions::hand_over;
 use crate::store::{Store, StoreError};
 
 /// The outcome of rotating a token.
@@ -51,7 +53,7 @@ impl Store {
         retry::run(|| async move {
             let mut transaction = self.database.begin().await?;
             let lock = sql!(
-                "SELECT revoked_at, expires_at, scopes, networks, requests_per_minute
+                "SELECT revoked_at, expires_at, scopes, forms, networks, requests_per_minute
                  FROM tokens WHERE id = {id} {pg: FOR UPDATE}",
                 id,
             );
@@ -80,6 +82,7 @@ impl Store {
                 sql!("UPDATE tokens SET expires_at = {old_until} WHERE id = {id}", old_until, id)
             };
             transaction.execute(update).await?;
+            hand_over(&mut transaction, id, new).await?;
 
             let mut details = details(token);
             details["old_until"] = audit::instant(old_until).into();
