@@ -65,12 +65,34 @@ on_both_databases! {
         assert_eq!((&rows[0]["details"], &rows[0]["actor"]), (&widened, &json!("admin@acme.example")));
     }
 
+    async fn forms_are_set_shown_narrowed_and_widened(engine: Engine) {
+        let scene = Scene::start(engine);
+        let own = scene.sign_in("acme", "admin").await;
+        let shown = async |id: i64| between(&text(&own.get(&format!("/admin/tokens/{id}")).await), "<dd data-forms=\"", "\"").to_owned();
+        let (id, value) = generate(&own, "Some", &[("forms", "for_7\r\n1")]).await;
+        let api = own.caller.with(&value);
+        let forms = async || api.get("/api/v1/me").send().await.json()["token"]["forms"].clone();
+        assert_eq!((shown(id).await, forms().await), ("for_1 for_7".to_owned(), json!(["for_1", "for_7"])));
+        let list = text(&own.get("/admin/tokens").await);
+        assert!(between(&list, &format!("<tr data-token=\"{id}\">"), "</tr>").contains("data-forms=\"for_1 for_7\""));
+        for (typed, expected) in [("7", json!(["for_7"])), ("", Value::Null)] {
+            assert_eq!(own.post(&format!("/admin/tokens/{id}/limits"), &[("forms", typed)]).await.status, 303);
+            assert_eq!(forms().await, expected);
+        }
+        assert_eq!(shown(id).await, "");
+        let audit = text(&own.get("/admin/audit/export?action=token.change").await);
+        let rows: Vec<Value> = audit.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(rows[0]["details"], json!({"name": "Some", "before": {"forms": ["for_7"]}, "after": {"forms": null}}));
+    }
+
     async fn each_field_is_held_to_its_bounds(engine: Engine) {
         let scene = Scene::start(engine);
         let own = scene.sign_in("acme", "admin").await;
         let (id, _) = generate(&own, "Some", &[("scopes", "scim")]).await;
         for (field, value) in [
             ("scopes", "forms:write"),
+            ("forms", "for_1, Leave"),
+            ("forms", ","),
             ("networks", "203.0.113.7/24"),
             ("networks", "office <b>"),
             ("requests_per_minute", "61"),

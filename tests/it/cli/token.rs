@@ -30,7 +30,7 @@ on_both_databases! {
         assert_eq!(keys[..6], first, "scripts depend on them");
         let later = ["expires_at", "created_by", "replaces", "last_used_route", "last_used_network"];
         assert_eq!(keys[6..11], later);
-        assert_eq!(keys[11..], ["scopes", "networks", "requests_per_minute"]);
+        assert_eq!(keys[11..], ["scopes", "forms", "networks", "requests_per_minute"]);
         assert!(record["created_by"].as_str().is_some_and(|user| !user.is_empty()), "the system user");
         assert!(record["id"].is_i64());
         assert_eq!(record["name"], "Zapier & Söhne");
@@ -110,6 +110,20 @@ on_both_databases! {
         assert_eq!(listed(&site).len(), 4);
     }
 
+    async fn a_token_is_limited_to_forms_that_need_not_exist(engine: Engine) {
+        let site = Site::new().tenant("acme", engine).write();
+        site.limited_token("acme", "some", &["--forms", "for_2,1"]);
+        assert_eq!(listed(&site)[0]["forms"], json!(["for_1", "for_2"]));
+        assert!(site.run(&["token", "list", "--tenant", "acme"], b"").stdout.contains("for_1 for_2"));
+        let run = |arguments: &[&str]| site.run(&[&["token"], arguments, &["--tenant", "acme"]].concat(), b"").code;
+        assert_eq!(run(&["rotate", "1"]), 0);
+        assert_eq!(listed(&site)[1]["forms"], json!(["for_1", "for_2"]));
+        for (given, expected) in [("7", json!(["for_7"])), ("all", Value::Null)] {
+            assert_eq!(run(&["change", "2", "--forms", given]), 0);
+            assert_eq!(listed(&site)[1]["forms"], expected);
+        }
+    }
+
     async fn a_token_is_limited_narrowed_and_widened_with_an_audit_row_each(engine: Engine) {
         let site = Site::new().tenant("acme", engine).requests_per_minute(60).write();
         let limits = |at: usize| {
@@ -165,6 +179,8 @@ on_both_databases! {
             (&["2", "--scopes", ""], 2, "at least one scope"),
             (&["2", "--scopes", "forms:write"], 2, "there is no scope `forms:write`; there are `forms:read`"),
             (&["2", "--scopes", "forms:read,"], 2, "there is no scope ``"),
+            (&["2", "--forms", ""], 2, "at least one form"),
+            (&["2", "--forms", "for_1,sub_1"], 2, "`sub_1` is no id of a form"),
             (&["2", "--networks", "10.0.0.1/8"], 2, "the network is 10.0.0.0/8"),
             (&["2", "--networks", "office"], 2, "`office` is no network"),
             (&["2", "--requests-per-minute", "many"], 2, "a number of requests, or none"),
