@@ -138,7 +138,8 @@ on_both_databases! {
         }
         let mut followers = Vec::new();
         for token in &tokens {
-            let forms = world.some_forms(0.25);
+            let mut forms = world.some_forms(0.25);
+            forms.push(1001 + world.below(8) as i64);
             for of in [String::new(), format!("&forms={}", joined(&forms))] {
                 let follower = Follower::new(&token.client, &format!("limit=50{of}"));
                 let forms = if of.is_empty() { Vec::new() } else { forms.clone() };
@@ -164,12 +165,12 @@ on_both_databases! {
                     let expected = by_id(world.search_within(&json!({ "forms": forms }), reach.as_deref()));
                     assert_eq!(follower.copy, expected, "{forms:?} of {reach:?}");
                 }
-                (_, 0..8) => search(&mut world, &tokens[at]).await,
-                (_, 8..12) => show_submission(&mut world, &tokens[at]).await,
-                (_, 12..14) => show_form(&mut world, &tokens[at]).await,
-                (_, 14) => list_forms(&world, &tokens[at]).await,
-                (_, 15 | 16) => sample(&mut world, &tokens[at]).await,
-                (_, 17) => subscribe(&mut world, &tokens[at]).await,
+                (_, 0..10) => search(&mut world, &tokens[at]).await,
+                (_, 10..14) => show_submission(&mut world, &tokens[at]).await,
+                (_, 14 | 15) => show_form(&mut world, &tokens[at]).await,
+                (_, 16) => list_forms(&world, &tokens[at]).await,
+                (_, 17) => sample(&mut world, &tokens[at]).await,
+                (_, 18) => subscribe(&mut world, &tokens[at]).await,
                 _ => load(&mut world, &tokens[at]).await,
             }
             calls += 1;
