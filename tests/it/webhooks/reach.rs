@@ -30,7 +30,7 @@ impl Scene {
     }
 
     /// Changes the forms of a token, as a command does, and waits until the node knows them.
-    async fn limit_to(&self, token: &SceneToken, reach: FormReach) {
+    async fn limit_to(&self, token: &SceneToken, reach: &FormReach) {
         let (forms, id) = (reach.names(), token.id.to_string());
         let given = forms.as_ref().map_or_else(|| "all".to_owned(), |forms| forms.join(","));
         let changed = self.site.run(&["token", "change", "--tenant", "acme", &id, "--forms", &given], b"");
@@ -110,7 +110,7 @@ on_both_databases! {
         // Moved by the product, a form that was moved, and the token narrowed.
         scene.execute("UPDATE submissions SET form_id = 1 WHERE id = 2; UPDATE forms SET parent_id = NULL WHERE id = 2").await;
         assert_eq!(token.shown(id).await["pending"], 3);
-        scene.limit_to(&token, FormReach::of([1])).await;
+        scene.limit_to(&token, &FormReach::of([1])).await;
         for shown in [scene.subscription(id).await, token.shown(id).await] {
             assert_eq!(shown["pending"], 2, "{shown}");
         }
@@ -119,7 +119,7 @@ on_both_databases! {
         scene.wait_until_delivered().await;
         assert_eq!(submissions(&receiver), ["sub_1", "sub_2"]);
         // Widened again: what was passed over is not sent any more, and what comes is.
-        scene.limit_to(&token, FormReach::All).await;
+        scene.limit_to(&token, &FormReach::All).await;
         scene.insert(5, 3, "x").await;
         received(&receiver, 3).await;
         scene.wait_until_delivered().await;
@@ -141,7 +141,7 @@ on_both_databases! {
         let refused = received(&receiver, 2).await;
         let of_second = refused.iter().find(|request| envelope(request)["data"]["id"] == "sub_2").unwrap();
         let event = envelope(of_second)["id"].clone();
-        scene.limit_to(&token, FormReach::of([1])).await;
+        scene.limit_to(&token, &FormReach::of([1])).await;
         assert_eq!(token.shown(id).await["pending"], 1);
         assert_eq!(scene.faults(id, "replay", &json!({"event": event})).await, ["event"]);
         assert_eq!(scene.faults(id, "replay", &json!({"submissions": ["sub_2"]})).await, ["submissions.0"]);
@@ -173,7 +173,7 @@ on_both_databases! {
         scene.acted(id, "resume", &json!({})).await;
         // The sender has all three, and waits for the first.
         received(&receiver, 1).await;
-        scene.limit_to(&token, FormReach::of([1])).await;
+        scene.limit_to(&token, &FormReach::of([1])).await;
         scene.insert(4, 1, "x").await;
         scene.wait_until_delivered().await;
         let seen = submissions(&receiver);
@@ -247,11 +247,11 @@ on_both_databases! {
         assert_eq!(scene.client.post("/api/v1/unsubscribe").json(&body).send().await.json(), json!({"deleted": 2}));
         // A limit that comes later is one of the subscriptions that were made before.
         let late = scene.limited(&[1]).await;
-        scene.limit_to(&late, FormReach::All).await;
+        scene.limit_to(&late, &FormReach::All).await;
         let made = late.subscribe(&receiver, &json!({})).await["id"].clone();
         let again = scene.client.post("/api/v1/subscribe").json(&body).send().await;
         assert_eq!((again.status.as_u16(), &again.json()["data"]["id"]), (200, &made));
-        scene.limit_to(&late, FormReach::of([1])).await;
+        scene.limit_to(&late, &FormReach::of([1])).await;
         assert_eq!(list(&late.client).await, [made]);
         assert_eq!(scene.client.post("/api/v1/subscribe").json(&body).send().await.status, 201, "that one sends less now");
     }
