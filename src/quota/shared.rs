@@ -235,13 +235,13 @@ impl Inner {
         &self,
         requests: impl ExactSizeIterator<Item = &'q WindowRequest> + Clone,
     ) -> Result<Vec<Result<Outcomes, Failure>>, Failure> {
-        let by_hash = self.command("EVALSHA", SCRIPT.get_hash(), requests.clone());
+        let by_hash = self.command("EVALSHA", SCRIPT.get_hash(), &requests);
         let key = requests.clone().next().map_or("", |request| &*request.log);
         let call =
             self.connections.call(key, async |mut connection| match by_hash.query_async(&mut connection).await {
                 // `SCRIPT LOAD` would need every master of a cluster, and one of them may be down.
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    self.command("EVAL", SCRIPT_TEXT, requests.clone()).query_async(&mut connection).await
+                    self.command("EVAL", SCRIPT_TEXT, &requests).query_async(&mut connection).await
                 }
                 replies => replies,
             });
@@ -256,7 +256,7 @@ impl Inner {
         &self,
         name: &str,
         script: &str,
-        requests: impl ExactSizeIterator<Item = &'q WindowRequest> + Clone,
+        requests: &(impl ExactSizeIterator<Item = &'q WindowRequest> + Clone),
     ) -> Cmd {
         let mut command = redis::cmd(name);
         let windows =
