@@ -46,6 +46,7 @@ mod texts;
 mod times;
 mod token;
 mod token_forms;
+mod token_limits;
 mod tokens;
 mod usage;
 mod visit;

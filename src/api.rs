@@ -36,7 +36,7 @@ use crate::memory::RowMemory;
 use crate::outbound::{Guard, TestRequests};
 use crate::reply::Reply;
 use crate::seal::Seals;
-use crate::store::Store;
+use crate::store::{Scope, Store};
 use crate::tenant::{NoticedWrites, SubscriptionChanges};
 
 pub use ignored::IgnoredParameters;
@@ -79,10 +79,12 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// The tenant's open database, which counts the rows of this request.
+    /// The tenant's open database, as far as the token reaches, which counts the rows of this request.
     async fn store(&self, admitted: &Admitted) -> Result<Store, Refusal> {
         let store = admitted.tenant().database.store().await;
-        Ok(store.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))?.counting(self.rows))
+        let store = store.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))?;
+        let token = admitted.token();
+        Ok(store.counting(self.rows).of_token(token.id, token.reach()))
     }
 
     /// The id in the path, as written there.
@@ -94,62 +96,81 @@ impl<'a> Call<'a> {
 /// Carries out a request that passed the gate. Boxed, so that not every request future is as large as the largest.
 pub type Handler = for<'a> fn(&'a Admitted, Call<'a>) -> BoxFuture<'a, Result<Reply, Refusal>>;
 
-/// Gives a closure the type.
-const fn by(handler: Handler) -> Handler {
-    handler
+/// What an endpoint does, and for whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Action {
+    /// The scopes that a token needs, all of them. The first one that it lacks is the one that it is told.
+    pub scopes: &'static [Scope],
+    /// Carries the request out.
+    pub handler: Handler,
+}
+
+/// An action for tokens with some scopes.
+const fn by(scopes: &'static [Scope], handler: Handler) -> Action {
+    Action { scopes, handler }
 }
 
 macro_rules! get {
-    ($path:literal, $handler:path) => {
-        endpoint!(GET "" $path, by(|admitted, call| Box::pin(async move { $handler(admitted, &call).await })))
+    ($path:literal, $scopes:expr, $handler:path) => {
+        endpoint!(GET "" $path, by($scopes, |admitted, call| Box::pin(async move { $handler(admitted, &call).await })))
     };
 }
 
 macro_rules! post {
-    ($path:literal, $handler:path) => {
-        endpoint!(POST "" $path, by(|admitted, call| Box::pin(async move { $handler(admitted, &call).await })))
+    ($path:literal, $scopes:expr, $handler:path) => {
+        endpoint!(POST "" $path, by($scopes, |admitted, call| Box::pin(async move { $handler(admitted, &call).await })))
     };
 }
 
 macro_rules! delete {
-    ($path:literal, $handler:path) => {
-        endpoint!(DELETE "" $path, by(|admitted, call| Box::pin(async move { $handler(admitted, &call).await })))
+    ($path:literal, $scopes:expr, $handler:path) => {
+        endpoint!(DELETE "" $path, by($scopes, |admitted, call| Box::pin(async move { $handler(admitted, &call).await })))
     };
 }
 
+const ANY: &[Scope] = &[];
+const FORMS: &[Scope] = &[Scope::FormsRead];
+const SUBMISSIONS: &[Scope] = &[Scope::SubmissionsRead];
+const GROUPS: &[Scope] = &[Scope::GroupsRead];
+const WRITE_GROUPS: &[Scope] = &[Scope::GroupsWrite];
+const WEBHOOKS: &[Scope] = &[Scope::WebhooksManage];
+/// What shows or sends submissions.
+const WEBHOOKS_AND_SUBMISSIONS: &[Scope] = &[Scope::WebhooksManage, Scope::SubmissionsRead];
+
 /// Every endpoint; paths are relative to `/api/v1`. Query parameters that an endpoint does not know are ignored, and listed
 /// in a response header.
-pub static ENDPOINTS: Endpoints<Handler> = Endpoints::new(&TABLE);
+pub static ENDPOINTS: Endpoints<Action> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Handler>; 23] = [
-    endpoint!(GET "" "/me", by(|admitted, _| Box::pin(me::show(admitted)))),
-    endpoint!(GET "" "/openapi.json", by(|admitted, call| Box::pin(async move { Ok(openapi::show(admitted, &call)) }))),
-    get!("/form", forms::list).query(&["page"]),
-    get!("/form/{id}", forms::show),
-    post!("/submission", submissions::search).query(&["page"]).body(BodyKind::Ordinary),
-    get!("/submission/changes", changes::list)
+static TABLE: [Endpoint<Action>; 23] = [
+    endpoint!(GET "" "/me", by(ANY, |admitted, _| Box::pin(me::show(admitted)))),
+    endpoint!(GET "" "/openapi.json", by(ANY, |admitted, call| Box::pin(async move { Ok(openapi::show(admitted, &call)) }))),
+    get!("/form", FORMS, forms::list).query(&["page"]),
+    get!("/form/{id}", FORMS, forms::show),
+    post!("/submission", SUBMISSIONS, submissions::search).query(&["page"]).body(BodyKind::Ordinary),
+    get!("/submission/changes", SUBMISSIONS, changes::list)
         .query(&["cursor", "limit", "forms", "wait"])
         .time(TimeLimit::Waiting(changes::MAX_WAIT)),
-    get!("/submission/{id}", submissions::show),
-    get!("/group", groups::list).query(&["managed", "external_id", "page"]),
-    endpoint!(PUT "" "/group", by(|admitted, call| Box::pin(groups::write(admitted, call))))
+    get!("/submission/{id}", SUBMISSIONS, submissions::show),
+    get!("/group", GROUPS, groups::list).query(&["managed", "external_id", "page"]),
+    endpoint!(PUT "" "/group", by(WRITE_GROUPS, |admitted, call| Box::pin(groups::write(admitted, call))))
         .query(&["dry_run", "confirm", "report"])
         .body(BodyKind::Group)
         .time(TimeLimit::Group),
-    get!("/group/{id}", groups::show).query(&["page"]),
-    delete!("/group/{id}", groups::delete),
-    get!("/subscribe", subscriptions::list).query(&["page"]),
-    post!("/subscribe", subscriptions::subscribe).body(BodyKind::Ordinary),
-    get!("/subscribe/sample", subscriptions::test::sample).query(&["event", "form"]),
-    get!("/subscribe/{id}", subscriptions::show),
-    delete!("/subscribe/{id}", subscriptions::delete),
-    post!("/subscribe/{id}/pause", subscriptions::managing::pause),
-    post!("/subscribe/{id}/resume", subscriptions::managing::resume),
-    post!("/subscribe/{id}/rotate", subscriptions::managing::rotate).body(BodyKind::Ordinary),
-    post!("/subscribe/{id}/replay", subscriptions::replay::replay).body(BodyKind::Ordinary),
-    get!("/subscribe/{id}/deliveries", subscriptions::deliveries::list).query(&["status", "page"]),
-    post!("/subscribe/{id}/test", subscriptions::test::test),
-    post!("/unsubscribe", subscriptions::unsubscribe).body(BodyKind::Ordinary),
+    get!("/group/{id}", GROUPS, groups::show).query(&["page"]),
+    delete!("/group/{id}", WRITE_GROUPS, groups::delete),
+    get!("/subscribe", WEBHOOKS, subscriptions::list).query(&["page"]),
+    post!("/subscribe", WEBHOOKS_AND_SUBMISSIONS, subscriptions::subscribe).body(BodyKind::Ordinary),
+    get!("/subscribe/sample", WEBHOOKS_AND_SUBMISSIONS, subscriptions::test::sample).query(&["event", "form"]),
+    get!("/subscribe/{id}", WEBHOOKS, subscriptions::show),
+    delete!("/subscribe/{id}", WEBHOOKS, subscriptions::delete),
+    post!("/subscribe/{id}/pause", WEBHOOKS, subscriptions::managing::pause),
+    post!("/subscribe/{id}/resume", WEBHOOKS, subscriptions::managing::resume),
+    post!("/subscribe/{id}/rotate", WEBHOOKS, subscriptions::managing::rotate).body(BodyKind::Ordinary),
+    post!("/subscribe/{id}/replay", WEBHOOKS_AND_SUBMISSIONS, subscriptions::replay::replay).body(BodyKind::Ordinary),
+    get!("/subscribe/{id}/deliveries", WEBHOOKS_AND_SUBMISSIONS, subscriptions::deliveries::list)
+        .query(&["status", "page"]),
+    post!("/subscribe/{id}/test", WEBHOOKS_AND_SUBMISSIONS, subscriptions::test::test),
+    post!("/unsubscribe", WEBHOOKS, subscriptions::unsubscribe).body(BodyKind::Ordinary),
 ];
 
 /// Whether the endpoint at a path reports usage by token. It is needed before admission, so that Redis returns usage

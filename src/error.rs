@@ -15,7 +15,7 @@ use serde::ser::{SerializeStruct, Serializer};
 
 use crate::endpoint::NoEndpoint;
 use crate::memory::MemorySpent;
-use crate::quota::NamedShare;
+use crate::quota::{BudgetOf, NamedShare};
 use crate::reply::Reply;
 use crate::store::StoreError;
 
@@ -78,9 +78,23 @@ pub enum Refusal {
     /// The token is missing, malformed, unknown, revoked, or another account's.
     #[error("no valid token")]
     Unauthenticated,
-    /// The account's request budget is spent.
-    #[error("the account's budget is spent")]
+    /// The token is used from a network that is none of its own. The client gets the response to a bad token.
+    #[error("the token is used from a wrong network")]
+    WrongNetwork {
+        /// The number of the token.
+        token: i64,
+    },
+    /// The token does not have a scope that the route needs.
+    #[error("the token lacks the scope {required}")]
+    ScopeMissing {
+        /// The name of the scope.
+        required: &'static str,
+    },
+    /// A request budget is spent.
+    #[error("the budget is spent")]
     QuotaExhausted {
+        /// Whose it is.
+        of: BudgetOf,
         /// How long until a request can be admitted.
         wait: Duration,
         /// Usage by token.
@@ -252,10 +266,14 @@ impl Refusal {
             Self::UnknownPath => message(StatusCode::NOT_FOUND, "Not found"),
             Self::MethodNotAllowed { allow } => message(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed")
                 .with_header(ALLOW, HeaderValue::from_static(allow)),
-            Self::Unauthenticated => message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
+            Self::Unauthenticated | Self::WrongNetwork { .. } => message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
                 .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
-            Self::QuotaExhausted { wait, usage } => {
-                let body = QuotaExhaustedJson { message: "Too Many Attempts.", usage };
+            Self::ScopeMissing { required } => {
+                let message = format!("The token lacks the scope {required}");
+                Reply::json(StatusCode::FORBIDDEN, &ScopeMissingJson { message, required })
+            }
+            Self::QuotaExhausted { of, wait, usage } => {
+                let body = QuotaExhaustedJson { message: "Too Many Attempts.", limit: *of, usage };
                 retry_after(Reply::json(StatusCode::TOO_MANY_REQUESTS, &body), *wait)
             }
             Self::Overloaded
@@ -297,7 +315,14 @@ impl Refusal {
 #[derive(Serialize)]
 struct QuotaExhaustedJson<'r> {
     message: &'static str,
+    limit: BudgetOf,
     usage: &'r [NamedShare],
+}
+
+#[derive(Serialize)]
+struct ScopeMissingJson<'r> {
+    message: String,
+    required: &'r str,
 }
 
 #[derive(Serialize)]
@@ -322,7 +347,8 @@ mod tests {
     #[test]
     fn a_wait_is_rounded_up_to_whole_seconds_and_is_never_zero() {
         for (micros, seconds) in [(0, "1"), (1, "1"), (1_000_000, "1"), (1_000_001, "2"), (59_999_000, "60")] {
-            let reply = Refusal::QuotaExhausted { wait: Duration::from_micros(micros), usage: Vec::new() }.reply();
+            let (of, wait) = (BudgetOf::Account, Duration::from_micros(micros));
+            let reply = Refusal::QuotaExhausted { of, wait, usage: Vec::new() }.reply();
             assert_eq!(reply.headers[RETRY_AFTER], seconds);
         }
     }

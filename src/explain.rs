@@ -21,7 +21,7 @@ use crate::host::HostName;
 use crate::metrics::Metrics;
 use crate::quota::{Account, Quota};
 use crate::shared::{RedisClient, RedisConnections, diagnosis};
-use crate::store::{DatabaseIdentity, Registry, StoreError};
+use crate::store::{DatabaseIdentity, Registry, StoreError, TokenLimits};
 use crate::tenant::token::PresentedToken;
 pub use webhook::{guard_of, trace_webhook};
 
@@ -337,10 +337,24 @@ fn find_token(presented: Option<&str>, tokens: &[crate::store::TokenRecord], slu
                 format!("number {}, “{}”, has expired: 401", token.id, token.name),
                 format!("make another: formgate token create --tenant {slug} --name …"),
             ),
-            (None, Some(at)) => Finding::passes(format!("number {}, “{}”, last used at {at}", token.id, token.name)),
-            (None, None) => Finding::passes(format!("number {}, “{}”, never used", token.id, token.name)),
+            (None, used) => {
+                let used = used.map_or_else(|| "never used".to_owned(), |at| format!("last used at {at}"));
+                Finding::passes(format!("number {}, “{}”, {used}{}", token.id, token.name, limits_of(&token.limits)))
+            }
         },
     }
+}
+
+/// What a token is limited to.
+fn limits_of(limits: &TokenLimits) -> String {
+    let scopes = Some(limits.scopes).filter(|scopes| !scopes.is_all());
+    let scopes = scopes.map(|scopes| format!("; 403 without one of its scopes: {scopes}"));
+    let forms = Some(&limits.forms).filter(|forms| !forms.is_all());
+    let forms = forms.map(|forms| format!("; reaches nothing but {forms}, with sub-forms"));
+    let networks = Some(&limits.networks).filter(|networks| !networks.is_all());
+    let networks = networks.map(|networks| format!("; 401 outside of its networks: {networks}"));
+    let budget = limits.requests_per_minute.map(|own| format!("; 429 beyond {own} requests of its own"));
+    [scopes, forms, networks, budget].into_iter().flatten().collect()
 }
 
 fn count_tokens(tokens: &[crate::store::TokenRecord], slug: &str) -> Finding {

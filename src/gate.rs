@@ -7,6 +7,7 @@
 mod bad_tokens;
 mod budget;
 mod head;
+mod limits;
 mod network;
 mod verify;
 
@@ -24,6 +25,7 @@ use crate::tenant::usage::minutes::SharedMinutes;
 use crate::tenant::{Directory, InFlightPermit, Tenant, Token, TokenVerifier, Tokens};
 pub use bad_tokens::{Attempt, BadTokens};
 pub use head::{Authority, FirstAuthority, HeadFault, Origin, check_form, check_method, check_size};
+pub use limits::TokenLimitChecks;
 pub use network::network_of;
 
 /// What the edge knows about a request's connection.
@@ -112,6 +114,8 @@ pub struct Gate {
     pub tokens: TokenVerifier,
     /// Limits addresses that try tokens.
     pub bad_tokens: BadTokens,
+    /// Refuses requests by the limits of their token.
+    pub limits: TokenLimitChecks,
     /// Adds up the minutes of all nodes.
     pub minutes: Arc<SharedMinutes>,
 }

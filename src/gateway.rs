@@ -40,7 +40,7 @@ use crate::domains::DomainWorker;
 use crate::edge::admin::{self, Admin};
 use crate::edge::operator::{OperatorBindError, OperatorListener};
 use crate::edge::{self, Addresses, BindError, Certificates, CheckIntervals, Drained, Edge, Serving};
-use crate::gate::{BadTokens, Gate};
+use crate::gate::{BadTokens, Gate, TokenLimitChecks};
 use crate::memory::{Memory, MemoryShare};
 use crate::metrics::Metrics;
 use crate::operator::{OperatorApi, WAITS, WAITS_OF_A_CALLER};
@@ -183,6 +183,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
             limits.request.bad_tokens_rate,
             metrics.gate.clone(),
         ),
+        limits: TokenLimitChecks::new(metrics.gate.clone()),
     };
     let ledger = following.clone().map(|following| following as Arc<dyn SubscriptionLedger>);
     let (subscription_changes, announced) = SubscriptionChanges::channel(ledger);

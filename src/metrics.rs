@@ -29,6 +29,8 @@ pub use self::database::{DatabaseFailure, DatabaseMetrics};
 pub use self::domains::DomainMetrics;
 pub use self::edge::EdgeMetrics;
 pub use self::gate::GateMetrics;
+#[cfg(test)]
+pub(crate) use self::gate::SCOPES;
 pub use self::log::dropped_log_lines;
 pub use self::redis::RedisMetrics;
 use self::register::{Registrar, init_series};

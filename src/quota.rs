@@ -1,41 +1,42 @@
 //! The request budget of each account: an exact sliding window. No span of the window's length admits more requests
 //! than the limit.
 //!
+//! A token may have a budget within that of its account: a window of its own, which each of its requests has to pass too.
+//!
 //! Owns the decision to admit; knows no HTTP. Windows are kept in two places: in this process (`window`), and in
 //! Redis (`shared`), whose clock then applies. A node also records what it admits in its own window, so that it has a
 //! count to start from when Redis fails.
 
 mod accounts;
+mod outcome;
 mod shared;
 mod usage;
 mod window;
+mod windows;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::config::OnRedisFailure;
 use crate::metrics::{Metrics, RateDecision};
+use crate::rare;
 use crate::shared::RedisConnections;
 use crate::store::DatabaseIdentity;
-pub use accounts::{Account, LimitedAccount};
-use accounts::{Accounts, Full};
-use shared::{Failure, Operation, Outcome, SharedWindows};
+use accounts::Accounts;
+pub use accounts::{Account, LimitedAccount, LimitedToken};
+pub use outcome::{Budget, BudgetOf};
+use outcome::{Full, Outcomes};
+use shared::{Failure, Operation, SharedWindows};
 pub use usage::{LogEntry, NamedShare, Share, Usage};
-
-/// What an account may spend in one window, and how much of it remains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Budget {
-    /// Requests per window.
-    pub limit: u32,
-    /// Requests that would still be admitted now.
-    pub remaining: u32,
-}
+use windows::KnownOwn;
 
 /// Why a request is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotAdmitted {
-    /// The window is full.
+    /// A window is full.
     Exhausted {
+        /// The budget that is spent; of two, the one that is spent for longer.
+        budget: Budget,
         /// A request after this time is admitted, unless another takes the place first.
         wait: Duration,
         /// Which tokens used the window.
@@ -100,38 +101,37 @@ impl Quota {
         self.accounts.retain(|account| !account.own().is_empty(now, span));
     }
 
-    /// Spends one request of an account's budget for a token, or returns why not. A refusal spends nothing.
+    /// Spends one request of an account's budget for a token, and of the token's own if it has one, or returns why not. A
+    /// refusal spends nothing of either. Returns what remains of the nearer one.
     ///
     /// # Errors
     /// [`NotAdmitted`].
     pub async fn admit(
         &self,
         account: LimitedAccount<'_>,
-        token: i64,
+        token: LimitedToken,
         report: ReportUsage,
     ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
+        let token = LimitedToken { limit: token.limit.map(|own| own.min(account.limit)), ..token };
         let Some((windows, policy)) = &self.shared else {
             return self.admit_by_own(account, token, report, WithoutRedis::NotConfigured);
         };
-        if let Some(refusal) = self.known_full(account) {
+        if let Some(refusal) = self.known_refusal(account, token).await {
             self.metrics.rate_decisions.count(RateDecision::RefusedMemory);
             return Err(refusal);
         }
         let operation = if report == ReportUsage::Yes { Operation::SpendAndReport } else { Operation::Spend };
-        match windows.request(account.request(operation, LogEntry::short(token))).await {
-            Ok(Outcome { wait: None, remaining, usage }) => {
-                let now = self.now();
-                account.own().note(now, self.span_in_micros(), account.limit, LogEntry::short(token));
-                account.note_peek(now, remaining);
+        match windows.request(account.request(operation, token)).await {
+            Ok(outcomes) => {
+                let (now, span) = (self.now(), self.span_in_micros());
+                if let Some(refusal) = account.note_shared((now, span), token, &outcomes) {
+                    self.metrics.rate_decisions.count(RateDecision::RefusedShared);
+                    return Err(refusal);
+                }
+                account.own().note(now, span, account.limit, token);
+                account.note_peek(now, outcomes.account.remaining);
                 self.metrics.rate_decisions.count(RateDecision::AdmittedShared);
-                Ok((account.budget(remaining), (report == ReportUsage::Yes).then_some(usage)))
-            }
-            Ok(Outcome { wait: Some(wait), usage, .. }) => {
-                let usage = Arc::new(usage);
-                let full = Full { until: self.now() + micros(wait), limit: account.limit, usage: Arc::clone(&usage) };
-                account.full.store(Some(Arc::new(full)));
-                self.metrics.rate_decisions.count(RateDecision::RefusedShared);
-                Err(NotAdmitted::Exhausted { wait, usage })
+                Ok(Self::admitted(outcomes, account, token, report))
             }
             Err(error) => {
                 if let Failure::NoWindow(_) = error {
@@ -141,9 +141,11 @@ impl Quota {
                 match policy {
                     OnRedisFailure::Local => self.admit_by_own(account, token, report, WithoutRedis::Unavailable),
                     OnRedisFailure::Allow => {
-                        account.own().note(self.now(), self.span_in_micros(), account.limit, LogEntry::short(token));
+                        let (now, span, mut own) = (self.now(), self.span_in_micros(), account.own());
+                        own.note(now, span, account.limit, token);
+                        let outcomes = own.peek(now, span, account.limit, token, report);
                         self.metrics.rate_decisions.count(RateDecision::AdmittedAllow);
-                        Ok((self.peek_at_own(account), self.own_usage(account, report)))
+                        Ok(Self::admitted(outcomes, account, token, report))
                     }
                     OnRedisFailure::Deny => {
                         self.metrics.rate_decisions.count(RateDecision::RefusedDeny);
@@ -157,7 +159,7 @@ impl Quota {
     /// An account's remaining budget, without spending. For a shared window, it is at most one second old.
     pub async fn peek(&self, account: LimitedAccount<'_>) -> Budget {
         let Some((windows, _)) = &self.shared else { return self.peek_at_own(account) };
-        if self.known_full(account).is_some() {
+        if account.known_full(self.now()).is_some() {
             return account.budget(0);
         }
         if let Some(remaining) = self.seen_lately(account) {
@@ -167,9 +169,13 @@ impl Quota {
         if let Some(remaining) = self.seen_lately(account) {
             return account.budget(remaining);
         }
-        match windows.request(account.request(Operation::Peek, 0)).await {
-            Ok(outcome) => {
-                account.note_peek(self.now(), outcome.remaining);
+        match windows.request(account.look()).await {
+            Ok(Outcomes { account: outcome, .. }) => {
+                let now = self.now();
+                account.note_peek(now, outcome.remaining);
+                if let Some(full) = Full::of(&outcome, account.limit, now) {
+                    account.full.store(Some(Arc::new(full)));
+                }
                 account.budget(outcome.remaining)
             }
             Err(_) => self.peek_at_own(account),
@@ -180,43 +186,44 @@ impl Quota {
     /// `None` if Redis does not answer or is not configured.
     pub async fn peek_shared(&self, account: LimitedAccount<'_>) -> Option<(Budget, Duration)> {
         let (windows, _) = self.shared.as_ref()?;
-        let outcome = windows.request(account.request(Operation::Peek, 0)).await.ok()?;
+        let outcome = windows.request(account.look()).await.ok()?.account;
         Some((account.budget(outcome.remaining), outcome.wait.unwrap_or_default()))
     }
 
     fn admit_by_own(
         &self,
         account: LimitedAccount<'_>,
-        token: i64,
+        token: LimitedToken,
         report: ReportUsage,
         reason: WithoutRedis,
     ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
-        let (now, span) = (self.now(), self.span_in_micros());
-        let mut own = account.own();
-        let decision = own.admit(now, span, account.limit, LogEntry::short(token));
-        let usage = (decision.is_err() || report == ReportUsage::Yes).then(|| own.usage(now, span));
-        drop(own);
-        self.metrics.rate_decisions.count(match (decision.is_ok(), reason) {
+        let now = self.now();
+        let outcomes = account.own().admit(now, self.span_in_micros(), account.limit, token, report);
+        self.metrics.rate_decisions.count(match (outcomes.is_admitted(), reason) {
             (true, WithoutRedis::NotConfigured) => RateDecision::AdmittedEmbedded,
             (false, WithoutRedis::NotConfigured) => RateDecision::RefusedEmbedded,
             (true, WithoutRedis::Unavailable) => RateDecision::AdmittedLocal,
             (false, WithoutRedis::Unavailable) => RateDecision::RefusedLocal,
         });
-        match decision {
-            Ok(remaining) => Ok((account.budget(remaining), usage)),
-            Err(wait) => Err(NotAdmitted::Exhausted {
-                wait: Duration::from_micros(wait),
-                usage: Arc::new(usage.unwrap_or_default()),
-            }),
+        match outcomes.refusal(account.limit, token, now) {
+            Some(refusal) => Err(refusal),
+            None => Ok(Self::admitted(outcomes, account, token, report)),
         }
     }
 
-    fn peek_at_own(&self, account: LimitedAccount<'_>) -> Budget {
-        account.budget(account.own().remaining(self.now(), self.span_in_micros(), account.limit))
+    /// What an admitted request is told.
+    fn admitted(
+        outcomes: Outcomes,
+        account: LimitedAccount<'_>,
+        token: LimitedToken,
+        report: ReportUsage,
+    ) -> (Budget, Option<Usage>) {
+        let budget = outcomes.budget(account.limit, token);
+        (budget, (report == ReportUsage::Yes).then_some(outcomes.account.usage))
     }
 
-    fn own_usage(&self, account: LimitedAccount<'_>, report: ReportUsage) -> Option<Usage> {
-        (report == ReportUsage::Yes).then(|| account.own().usage(self.now(), self.span_in_micros()))
+    fn peek_at_own(&self, account: LimitedAccount<'_>) -> Budget {
+        account.budget(account.own().account.remaining(self.now(), self.span_in_micros(), account.limit))
     }
 
     fn seen_lately(&self, account: LimitedAccount<'_>) -> Option<u32> {
@@ -224,11 +231,21 @@ impl Quota {
         (self.now() - peek.at < MAX_PEEK_AGE).then_some(peek.remaining)
     }
 
-    fn known_full(&self, account: LimitedAccount<'_>) -> Option<NotAdmitted> {
-        let full = account.full.load();
-        let full = full.as_ref().filter(|full| full.limit == account.limit)?;
-        let left = full.until.checked_sub(self.now()).filter(|left| *left > 0)?;
-        Some(NotAdmitted::Exhausted { wait: Duration::from_micros(left), usage: Arc::clone(&full.usage) })
+    /// The refusal of a request by what this node knows of shared windows that are full, so that a flood costs Redis nothing.
+    ///
+    /// With a budget of the token, both windows have to be known: a client that waits as long as it is told must be admitted.
+    async fn known_refusal(&self, account: LimitedAccount<'_>, token: LimitedToken) -> Option<NotAdmitted> {
+        let full = account.known_full(self.now());
+        match account.known_own(token, full.as_deref(), self.now()) {
+            KnownOwn::Unknown => None,
+            KnownOwn::Open => outcome::refusal(full.as_deref(), None, self.now()),
+            KnownOwn::Full(own) => {
+                // Asks Redis at most once in a second.
+                rare::boxed(|| self.peek(account)).await;
+                let full = account.known_full(self.now());
+                outcome::refusal(full.as_deref(), Some(&own), self.now())
+            }
+        }
     }
 
     /// Microseconds since this quota was created, by a monotonic clock.

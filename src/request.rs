@@ -1,7 +1,7 @@
 //! The request path: every step of a request, once and in order. Start reading here.
 //!
 //! ```text
-//! in flight → resolve tenant → verify token → admit (quota) → route → read body → handle → respond
+//! in flight → resolve tenant → verify token → admit (quota) → route → check scopes → read body → handle → respond
 //! ```
 //!
 //! A request for the administration area leaves this order after the tenant is resolved ([`crate::administration`]).
@@ -310,6 +310,7 @@ impl Pipeline {
         admitted.note_use(found.as_ref().map_or(NO_ROUTE, |found| found.endpoint.name), caller);
         let Matched { endpoint, segments } = found?;
         context.route = Some(endpoint.name);
+        self.gate.limits.require(admitted.token(), endpoint.handler.scopes)?;
         context.ignored = head.uri.query().map(|query| IgnoredParameters::from_query(query, endpoint.query));
         let share = MemoryShare::new(&self.memory, &admitted.tenant().memory);
         let (limit, limits) = (endpoint.body.limit(&self.limits), &self.limits);
@@ -331,7 +332,7 @@ impl Pipeline {
             noticed_writes: &self.noticed_writes,
         };
         time.set_limit(endpoint.time.of(&self.limits));
-        let handling = (endpoint.handler)(&admitted, call).instrument(step!("handle"));
+        let handling = (endpoint.handler.handler)(&admitted, call).instrument(step!("handle"));
         let serving = async { respond::reserve(handling.await?, &share, &rows) };
         time.run(pin!(serving)).await
     }

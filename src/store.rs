@@ -35,6 +35,7 @@ mod groups;
 mod identity;
 pub(crate) mod import;
 pub mod mailbox;
+mod reach;
 pub mod registry;
 mod reindex;
 mod schema;
@@ -76,6 +77,8 @@ pub use groups::{
     MemberChange, MemberReader, Members, NewMembers, Report, SyncMembers, SyncedBy, Undone, WriteMode, WrittenGroup,
 };
 pub use identity::{DatabaseIdentity, PhysicalId};
+use reach::Caller;
+pub use reach::FormReach;
 pub use registry::Registry;
 pub use reindex::{Reindexed, reindex};
 pub use schema::{
@@ -86,12 +89,13 @@ pub use statement::{Page, PageRequest, TextList, fold, statement_texts};
 pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
 pub use subscriptions::{
     AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, HasSubscriptions, InspectedSubscription,
-    LeasedSubscription, MAX_SUBSCRIPTIONS, PendingEvents, Progress, Replay, Replayed, SUBSCRIPTION_STATES,
-    SUBSCRIPTION_TRANSITIONS, SampleSubmission, SentBody, Standing, Subscribed, Subscription, SubscriptionCounts,
-    SubscriptionEvent, SubscriptionKey, Unsubscription, Written,
+    LeasedSubscription, MAX_SUBSCRIPTIONS, MakingToken, PendingEvents, Progress, Replay, Replayed, Resumed,
+    SUBSCRIPTION_STATES, SUBSCRIPTION_TRANSITIONS, SampleSubmission, SentBody, Standing, Subscribed, Subscription,
+    SubscriptionCounts, SubscriptionEvent, SubscriptionKey, Unsubscription, Written,
 };
 pub use tokens::{
-    CommitMark, CreatedToken, NewToken, RequestCounts, RotatedToken, TokenHour, TokenRecord, TokenUse, UsesNotWritten,
+    ChangedToken, CommitMark, CreatedToken, LimitFault, ListFault, Networks, NewToken, RequestCounts, RotatedToken,
+    Scope, Scopes, TokenHour, TokenLimits, TokenRecord, TokenUse, UsesNotWritten,
 };
 
 use crate::memory::RowMemory;
@@ -110,6 +114,8 @@ pub struct Store {
     /// Held by requests that wait for changes.
     changes_waited_for: Arc<Semaphore>,
     file: Option<DatabaseFile>,
+    /// What of it is read depends on who does.
+    caller: Caller,
 }
 
 impl Store {
@@ -162,7 +168,16 @@ impl Store {
                 let group_writes = Arc::new(RwLock::with_max_readers((), max_connections.div_ceil(2)));
                 let changes_waited_for = Arc::new(Semaphore::new(derived::changes::MAX_WAITING));
                 let settler = Settler::default();
-                Ok(Self { database, identity, physical_id, group_writes, settler, changes_waited_for, file })
+                Ok(Self {
+                    database,
+                    identity,
+                    physical_id,
+                    group_writes,
+                    settler,
+                    changes_waited_for,
+                    file,
+                    caller: Caller::default(),
+                })
             }
             Err(error) => {
                 database.close().await;

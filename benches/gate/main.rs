@@ -12,7 +12,7 @@ use formgate::api;
 use formgate::config::Config;
 use formgate::host::HostName;
 use formgate::metrics::{Metrics, RateDecision, TenantLabels, TenantMeter, TokenCheck};
-use formgate::quota::{Account, Quota, ReportUsage};
+use formgate::quota::{Account, LimitedToken, Quota, ReportUsage};
 use formgate::store::DatabaseIdentity;
 use formgate::tenant::Directory;
 use formgate::tenant::token::PresentedToken;
@@ -57,7 +57,10 @@ fn admit(criterion: &mut Criterion) {
     const LIMIT: u32 = 60;
     let mut group = criterion.benchmark_group("admit");
     let decide = |quota: &Quota, account: &Account| {
-        quota.admit(account.limited(LIMIT), 7, ReportUsage::No).now_or_never().expect("the embedded window never waits")
+        quota
+            .admit(account.limited(LIMIT), LimitedToken { id: 7, limit: None }, ReportUsage::No)
+            .now_or_never()
+            .expect("the embedded window never waits")
     };
     // A window that is over before the next request, and one that nobody leaves.
     for (name, span) in [("admitted", Duration::from_nanos(1)), ("refused", Duration::from_secs(3600))] {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use formgate::store::{Actor, DatabaseLocation, Store};
+use formgate::store::{Actor, DatabaseLocation, Store, TokenLimits};
 use formgate::tenant::token::{self, Created, NewTokenRequest};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
@@ -89,7 +89,8 @@ impl Site {
 /// Makes a token in a database that was migrated.
 async fn make_token(location: &DatabaseLocation) -> anyhow::Result<String> {
     let store = Store::open(location, 1).await.context("a migrated database")?;
-    let request = NewTokenRequest { name: "bench".into(), expires_at: None, form_key: None };
+    let request =
+        NewTokenRequest { name: "bench".into(), expires_at: None, limits: TokenLimits::default(), form_key: None };
     let created = token::create(&store, request, &Actor::command("bench")).await?;
     store.close().await;
     match created {

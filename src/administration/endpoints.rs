@@ -10,7 +10,8 @@ use http::Method;
 use super::area::Area;
 use super::visit::{Change, Member, Visit};
 use super::{
-    api_address, audit, domain, domains, enter, groups, oidc, overview, sessions, style, token, tokens, webhooks,
+    api_address, audit, domain, domains, enter, groups, oidc, overview, sessions, style, token, token_limits, tokens,
+    webhooks,
 };
 use crate::endpoint::{Endpoint, Endpoints, endpoint};
 use crate::error::Refusal;
@@ -84,6 +85,7 @@ static TABLE: [Endpoint<Page>; 28] = [
     endpoint!(POST "/admin" "/tokens", change!(Admin, tokens::create)),
     endpoint!(GET "/admin" "/tokens/{id}", shown!(token::show)),
     endpoint!(POST "/admin" "/tokens/{id}", change!(Admin, token::rotate)),
+    endpoint!(POST "/admin" "/tokens/{id}/limits", change!(Admin, token_limits::change)),
     endpoint!(GET "/admin" "/tokens/{id}/revoke", shown!(token::ask_revoke)),
     endpoint!(POST "/admin" "/tokens/{id}/revoke", change!(Admin, token::revoke)),
     endpoint!(GET "/admin" "/webhooks", shown!(webhooks::list)),

@@ -1,6 +1,6 @@
 //! The body of a form, parsed, and the parameters of a query.
 //!
-//! Owns what is accepted as a form: a single encoding, UTF-8, few fields, each of them once.
+//! Owns what is accepted as a form: a single encoding, UTF-8, few fields, each of them once but for boxes to check.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -10,6 +10,9 @@ use http::request;
 
 /// The most fields of a form. Larger: more fields that nothing reads. Smaller: the largest form does not fit.
 const MAX_FIELDS: usize = 20;
+
+/// The field that a form may have several times: a browser sends it for each box that is checked.
+const BOXES: &str = "scopes";
 
 /// Why a body is no form of this area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +38,9 @@ impl Form {
         // The parser replaces what is not UTF-8.
         let is_text = percent_encoding::percent_decode(body).decode_utf8().is_ok();
         let fields: Vec<_> = form_urlencoded::parse(body).into_owned().take(MAX_FIELDS + 1).collect();
-        let is_twice =
-            |(at, (name, _)): (usize, &(String, String))| fields[..at].iter().any(|(other, _)| other == name);
+        let is_twice = |(at, (name, _)): (usize, &(String, String))| {
+            name != BOXES && fields[..at].iter().any(|(other, _)| other == name)
+        };
         if !is_text || fields.len() > MAX_FIELDS || fields.iter().enumerate().any(is_twice) {
             return Err(FormFault::Content);
         }
@@ -45,7 +49,12 @@ impl Form {
 
     /// A field as sent; a missing one is empty.
     pub(super) fn field(&self, name: &str) -> &str {
-        self.0.iter().find(|(field, _)| field == name).map_or("", |(_, value)| value)
+        self.fields(name).next().unwrap_or_default()
+    }
+
+    /// Each value of a field.
+    pub(super) fn fields(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |(field, _)| field == name).map(|(_, value)| &**value)
     }
 }
 
@@ -84,6 +93,8 @@ mod tests {
         let form =
             parse("Application/X-WWW-Form-Urlencoded; charset=UTF-8", "name=Z%C3%BCrich+%26+B%2B&expires=").unwrap();
         assert_eq!((form.field("name"), form.field("expires"), form.field("other")), ("Zürich & B+", "", ""));
+        let form = parse(TYPE, "scopes=&scopes=forms%3Aread&scopes=scim").unwrap();
+        assert_eq!(form.fields("scopes").collect::<Vec<_>>(), ["", "forms:read", "scim"]);
     }
 
     #[test]

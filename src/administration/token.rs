@@ -10,6 +10,7 @@ use super::forms::{parameter, parse_id};
 use super::frame::{Frame, page};
 use super::texts::{RevokeTexts, TokenTexts};
 use super::token_forms::{Choice, TypedToken, expiries, overlaps};
+use super::token_limits::TypedLimits;
 use super::tokens::{TokenRow, ValuePage, faulty, sent_before, zone_of};
 use super::visit::{Change, Member};
 use crate::error::Refusal;
@@ -17,7 +18,7 @@ use crate::reply::Reply;
 use crate::tenant::token::{self, Rotated, RotationRequest};
 
 /// The parameter of the page after a change that Redis did not take.
-const LATE: &str = "late";
+pub(super) const LATE: &str = "late";
 
 #[derive(Template)]
 #[template(path = "token.html", config = "src/administration/askama.toml")]
@@ -32,6 +33,11 @@ struct TokenPage {
     expiries: [Choice; 5],
     overlaps: [Choice; 4],
     zone: String,
+    limits: TypedLimits,
+    /// Whether it is limited to some scopes.
+    is_limited: bool,
+    /// The requests per minute of the account.
+    of_account: u32,
 }
 
 impl TokenPage {
@@ -54,13 +60,16 @@ struct RevokePage {
 
 pub(super) async fn show(member: &Member<'_>, id: &str) -> Result<Reply, Refusal> {
     let is_late = parameter(member.visit.head.uri.query(), LATE) == "1";
-    show_with(member, id, TypedToken::empty(), StatusCode::OK, is_late.then_some(&*member.area.texts.token.late)).await
+    let warning = is_late.then_some(&*member.area.texts.token.late);
+    show_with(member, id, TypedToken::empty(), None, StatusCode::OK, warning).await
 }
 
-async fn show_with(
+/// The page with fields as they were typed; `limits` are those of the token if they were not.
+pub(super) async fn show_with(
     member: &Member<'_>,
     id: &str,
     typed: TypedToken,
+    limits: Option<TypedLimits>,
     status: StatusCode,
     warning: Option<&'static str>,
 ) -> Result<Reply, Refusal> {
@@ -73,6 +82,9 @@ async fn show_with(
     let token_page = TokenPage {
         frame: Frame::of(member, "tokens"),
         text: &member.area.texts.token,
+        limits: limits.unwrap_or_else(|| TypedLimits::of_token(&token.limits)),
+        is_limited: !token.limits.scopes.is_all(),
+        of_account: member.visit.tenant.requests_per_minute,
         token,
         old,
         warning,
@@ -116,13 +128,14 @@ pub(super) async fn rotate(change: &Change<'_>, id: &str) -> Result<Reply, Refus
     let expires_at = typed.check_next_expiry(expiry_of_old, member.now, &member.visit.tenant.timezone, text);
     let overlap = typed.check_overlap(text);
     if typed.faults.any() {
-        return show_with(member, id, typed, StatusCode::UNPROCESSABLE_ENTITY, None).await;
+        return show_with(member, id, typed, None, StatusCode::UNPROCESSABLE_ENTITY, None).await;
     }
     let request = RotationRequest { expires_at, overlap, form_key };
     let rotated = match token::rotate(&member.store, old, request, &change.actor).await {
         Ok(rotated) => rotated,
         Err(error) => {
-            return show_with(member, id, faulty(error, typed, text)?, StatusCode::UNPROCESSABLE_ENTITY, None).await;
+            let typed = faulty(error, typed, text)?;
+            return show_with(member, id, typed, None, StatusCode::UNPROCESSABLE_ENTITY, None).await;
         }
     };
     match rotated {
@@ -149,17 +162,17 @@ pub(super) async fn rotate(change: &Change<'_>, id: &str) -> Result<Reply, Refus
         // Another administrator was faster: the page shows what the token is now.
         Rotated::Revoked | Rotated::Expired => {
             let warning = Some(&*member.area.texts.token.not_rotated);
-            show_with(member, id, typed, StatusCode::CONFLICT, warning).await
+            show_with(member, id, typed, None, StatusCode::CONFLICT, warning).await
         }
     }
 }
 
-async fn find(member: &Member<'_>, id: &str) -> Result<Option<TokenRow>, Refusal> {
+pub(super) async fn find(member: &Member<'_>, id: &str) -> Result<Option<TokenRow>, Refusal> {
     let Some(id) = parse_id(id) else { return Ok(None) };
     let found = member.store.find_token_by_id(id).await?;
     Ok(TokenRow::of(found.into_iter().collect(), member).await?.pop())
 }
 
-fn unknown(member: &Member<'_>) -> Reply {
+pub(super) fn unknown(member: &Member<'_>) -> Reply {
     member.area.unknown(&member.area.texts.token.unknown)
 }

@@ -11,11 +11,12 @@ use super::frame::{Frame, page};
 use super::texts::{TokenFormsTexts, TokenValueTexts, TokensTexts, UsesTexts};
 use super::times::Moment;
 use super::token_forms::{Choice, TypedToken, expiries};
+use super::token_limits::TypedLimits;
 use super::usage;
 use super::visit::{Change, Member};
 use crate::error::Refusal;
 use crate::reply::Reply;
-use crate::store::{RequestCounts, StoreError, TokenFilter, TokenRecord};
+use crate::store::{RequestCounts, StoreError, TokenFilter, TokenLimits, TokenRecord};
 use crate::tenant::token::{self, CreateTokenError, Created, NewTokenRequest};
 
 /// How many tokens a page has. Larger: a page of an account with very many takes longer. Smaller: more pages.
@@ -44,6 +45,7 @@ pub(super) struct TokenRow {
     pub(super) expires: Option<Moment>,
     pub(super) revoked: Option<Moment>,
     pub(super) replaces: Option<i64>,
+    pub(super) limits: TokenLimits,
     /// In the last 24 hours.
     pub(super) requests: RequestCounts,
     pub(super) state: &'static str,
@@ -76,6 +78,7 @@ impl TokenRow {
             expires: token.expires_at.map(|at| member.moment(at)),
             revoked: token.revoked_at.map(|at| member.moment(at)),
             replaces: token.replaces,
+            limits: token.limits,
             requests,
             state,
         }
@@ -107,6 +110,11 @@ struct TokensPage {
     typed: TypedToken,
     expiries: [Choice; 5],
     zone: String,
+    limits: TypedLimits,
+    /// Whether there is a token that is limited to some scopes.
+    is_limited: bool,
+    /// The requests per minute of the account.
+    of_account: u32,
 }
 
 struct ListLink {
@@ -140,10 +148,15 @@ struct AgainPage {
 }
 
 pub(super) async fn show(member: &Member<'_>, _: &str) -> Result<Reply, Refusal> {
-    list(member, TypedToken::empty(), StatusCode::OK).await
+    list(member, TypedToken::empty(), TypedLimits::default(), StatusCode::OK).await
 }
 
-async fn list(member: &Member<'_>, typed: TypedToken, status: StatusCode) -> Result<Reply, Refusal> {
+async fn list(
+    member: &Member<'_>,
+    typed: TypedToken,
+    limits: TypedLimits,
+    status: StatusCode,
+) -> Result<Reply, Refusal> {
     let query = member.visit.head.uri.query();
     let wanted = parameter(query, "show");
     let text = &member.area.texts.tokens;
@@ -176,6 +189,9 @@ async fn list(member: &Member<'_>, typed: TypedToken, status: StatusCode) -> Res
         typed,
         expiries: expiries(&member.area.texts.token_forms),
         zone: zone_of(member),
+        limits,
+        is_limited: false,
+        of_account: member.visit.tenant.requests_per_minute,
     };
     Ok(page(status, &tokens_page))
 }
@@ -192,10 +208,13 @@ pub(super) async fn create(change: &Change<'_>, _: &str) -> Result<Reply, Refusa
     let name = typed.check_name(text);
     let form_key = Some(typed.check_key(text));
     let expires_at = typed.check_expiry(member.now, &member.visit.tenant.timezone, text);
-    if typed.faults.any() {
-        return list(member, typed, StatusCode::UNPROCESSABLE_ENTITY).await;
+    let mut typed_limits = TypedLimits::of_form(&change.form);
+    let of_account = member.visit.tenant.requests_per_minute;
+    let limits = typed_limits.check(&member.area.texts.token_limits, &TokenLimits::default(), of_account);
+    if typed.faults.any() || typed_limits.has_faults() {
+        return list(member, typed, typed_limits, StatusCode::UNPROCESSABLE_ENTITY).await;
     }
-    let request = NewTokenRequest { name: name.clone(), expires_at, form_key };
+    let request = NewTokenRequest { name: name.clone(), expires_at, limits, form_key };
     match token::create(&member.store, request, &change.actor).await {
         Ok(Created::New { id, token }) => {
             let tenant = &*member.visit.tenant.slug;
@@ -215,7 +234,7 @@ pub(super) async fn create(change: &Change<'_>, _: &str) -> Result<Reply, Refusa
             Ok(page(StatusCode::CREATED, &value))
         }
         Ok(Created::Existing { id, .. }) => Ok(sent_before(member, id)),
-        Err(error) => list(member, faulty(error, typed, text)?, StatusCode::UNPROCESSABLE_ENTITY).await,
+        Err(error) => list(member, faulty(error, typed, text)?, typed_limits, StatusCode::UNPROCESSABLE_ENTITY).await,
     }
 }
 

@@ -25,7 +25,8 @@ use crate::outbound::DeliveryReason;
 use crate::reply::Reply;
 use crate::shown_text::shown_name;
 use crate::store::{
-    AttemptRecord, AuditEntry, MAX_SUBSCRIPTIONS, PageRequest, Replay, Replayed, StoreError, Subscription,
+    AttemptRecord, AuditEntry, MAX_SUBSCRIPTIONS, MakingToken, PageRequest, Replay, Replayed, Resumed, StoreError,
+    Subscription,
 };
 
 /// How many attempts a page lists. Larger: a page takes longer. Smaller: an outage is not seen as a whole.
@@ -55,6 +56,11 @@ struct WebhookRow {
     /// How many deletions it was not sent while they were kept, and when the newest happened.
     lost: u64,
     lost_until: Option<Moment>,
+    made_by: Option<MakingToken>,
+    /// Whether it ends with that token.
+    bound: bool,
+    /// Whether it can't be resumed, because that token has ended.
+    has_ended: bool,
 }
 
 impl WebhookRow {
@@ -74,6 +80,7 @@ impl WebhookRow {
             event: subscription.event,
             form: subscription.form.map(name_of),
             state: subscription.state,
+            has_ended: subscription.reason == Some(DeliveryReason::TokenEnded),
             reason: subscription.reason.map(|reason| member.area.texts.reasons.show(reason)),
             pending: subscription.pending,
             created: moment(subscription.created_at),
@@ -82,6 +89,8 @@ impl WebhookRow {
             last_success: subscription.last_success_at.map(moment),
             lost: subscription.lost_deletions,
             lost_until: subscription.lost_until.map(moment),
+            made_by: subscription.made_by,
+            bound: subscription.bound,
         }
     }
 
@@ -236,7 +245,14 @@ pub(super) async fn change(change: &Change<'_>, segment: &str) -> Result<Reply, 
     let by = Some(&change.actor);
     let done = match change.form.field("action") {
         "pause" => member.store.pause_subscription(id, by).await?.map(|_| "paused"),
-        "resume" => member.store.resume_subscription(id, by).await?.map(|_| "resumed"),
+        "resume" => match member.store.resume_subscription(id, by).await? {
+            Resumed::Active(_) => Some("resumed"),
+            Resumed::Unknown => None,
+            Resumed::TokenEnded => {
+                let warning = Notice::Warned(member.area.texts.webhook.token_ended.to_string());
+                return show_with(member, segment, StatusCode::CONFLICT, warning).await;
+            }
+        },
         "replay" => match member.store.replay(id, &Replay::Failed, by).await? {
             Replayed::Due => Some("replayed"),
             Replayed::UnknownSubscription

@@ -18,7 +18,7 @@ use super::{Call, page, query};
 use crate::error::{Faults, LostChanges, Refusal};
 use crate::gate::Admitted;
 use crate::reply::{Reply, WHOLE_BYTES};
-use crate::store::{ChangeCursor, ChangePage, ChangesFrom, ChangesRead, LogMark, LostCursor, Store};
+use crate::store::{ChangeCursor, ChangePage, ChangesFrom, ChangesRead, FormReach, LogMark, LostCursor, Store};
 
 /// How many changes a page has unless the request says otherwise, and at most.
 ///
@@ -50,7 +50,7 @@ struct Parameters {
 }
 
 impl Parameters {
-    fn parse(call: &Call<'_>, faults: &mut Faults) -> Self {
+    fn parse(call: &Call<'_>, reach: &FormReach, faults: &mut Faults) -> Self {
         let number = |name: &'static str, default: u32, from: u32, to: u32, faults: &mut Faults| {
             let Some(value) = query::value(call, name, faults) else { return default };
             let digits = value.bytes().all(|byte| byte.is_ascii_digit());
@@ -65,17 +65,10 @@ impl Parameters {
         let from = match query::value(call, "cursor", faults).as_deref() {
             None => ChangesFrom::Beginning,
             Some("now") => ChangesFrom::Now,
-            Some(text) => match read_cursor(text) {
-                Some((cursor, of)) if of == forms_digest(&forms) => ChangesFrom::Cursor(cursor),
-                Some(_) => {
-                    faults.add("cursor", "The cursor was made with other forms.");
-                    ChangesFrom::Beginning
-                }
-                None => {
-                    faults.add("cursor", "The cursor must be `now` or one that an answer had; leave it out to begin.");
-                    ChangesFrom::Beginning
-                }
-            },
+            Some(text) => read_cursor_of(text, &forms, reach).unwrap_or_else(|fault| {
+                faults.add("cursor", fault);
+                ChangesFrom::Beginning
+            }),
         };
         Self { from, limit, forms, wait: Duration::from_secs(wait.into()) }
     }
@@ -107,53 +100,92 @@ fn forms<'a>(values: impl Iterator<Item = Cow<'a, str>>, faults: &mut Faults) ->
     }
 }
 
-/// 64 bits of SHA-256, so that a cursor is only used with the forms that it was made with.
-fn forms_digest(forms: &[i64]) -> [u8; 8] {
+/// With which forms and which reach a cursor was made: it is only used with the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CursorScope {
+    /// 64 bits of SHA-256, as of the reach.
+    forms: [u8; 8],
+    /// None: everything was in reach.
+    reach: Option<[u8; 8]>,
+}
+
+impl CursorScope {
+    fn of(forms: &[i64], reach: &FormReach) -> Self {
+        Self { forms: digest_of(forms), reach: reach.forms().map(digest_of) }
+    }
+}
+
+fn digest_of(forms: &[i64]) -> [u8; 8] {
     let mut digest = Sha256::new();
     forms.iter().for_each(|form| digest.update(form.to_be_bytes()));
     *digest.finalize().first_chunk().expect("SHA-256 has 32 bytes")
 }
 
-/// The text of a cursor: 16 bytes of the epoch, five numbers, the digest of the forms, a checksum.
-pub(super) fn cursor_text(cursor: &ChangeCursor, forms: &[i64]) -> String {
+/// The text of a cursor: 16 bytes of the epoch, five numbers, the digest of the forms and of the reach, if there is one, a
+/// checksum.
+pub(super) fn cursor_text(cursor: &ChangeCursor, forms: &[i64], reach: &FormReach) -> String {
     let epoch = u128::from_str_radix(&cursor.epoch, 16).unwrap_or_default();
     let mut bytes = epoch.to_be_bytes().to_vec();
     for number in [cursor.position, cursor.base, cursor.began, cursor.seen.seq, cursor.seen.stamp] {
         bytes.extend(number.to_be_bytes());
     }
-    bytes.extend(forms_digest(forms));
+    let scope = CursorScope::of(forms, reach);
+    bytes.extend(scope.forms);
+    bytes.extend(scope.reach.iter().flatten());
     bytes.extend(CHECKSUM.checksum(&bytes).to_be_bytes());
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// A cursor and the digest of its forms. None if it is not the text of one. One that a version without stamps handed out is
-/// of no log.
-pub(super) fn read_cursor(text: &str) -> Option<(ChangeCursor, [u8; 8])> {
+/// A cursor and its scope. None if it is not the text of one. One that a version without stamps handed out is of no log.
+pub(super) fn read_cursor(text: &str) -> Option<(ChangeCursor, CursorScope)> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
     let (rest, checksum) = bytes.split_last_chunk::<4>()?;
     if CHECKSUM.checksum(rest) != u32::from_be_bytes(*checksum) {
         return None;
     }
     let (epoch, rest) = rest.split_first_chunk::<16>()?;
-    let (numbers, forms) = rest.split_last_chunk::<8>()?;
-    let numbers: Vec<i64> = numbers.as_chunks().0.iter().map(|bytes| i64::from_be_bytes(*bytes)).collect();
+    let words: Vec<[u8; 8]> = rest.as_chunks().0.to_vec();
+    let (numbers, scope) = match words[..] {
+        _ if !rest.len().is_multiple_of(8) => return None,
+        [.., forms] if words.len() == 4 || words.len() == 6 => {
+            (&words[..words.len() - 1], CursorScope { forms, reach: None })
+        }
+        [.., forms, reach] if words.len() == 7 => (&words[..5], CursorScope { forms, reach: Some(reach) }),
+        _ => return None,
+    };
+    let numbers: Vec<i64> = numbers.iter().map(|bytes| i64::from_be_bytes(*bytes)).collect();
     let epoch = format!("{:032x}", u128::from_be_bytes(*epoch));
     let cursor = match numbers[..] {
-        [position, base, began, seq, stamp] if rest.len() == 48 && seq >= 0 => {
+        [position, base, began, seq, stamp] if seq >= 0 => {
             ChangeCursor { epoch, position, base, began, seen: LogMark { seq, stamp } }
         }
-        [position, base, began] if rest.len() == 32 => {
+        [position, base, began] => {
             ChangeCursor { epoch: String::new(), position, base, began, seen: LogMark::default() }
         }
         _ => return None,
     };
     let is_valid = cursor.position >= 0 && cursor.base >= 0 && cursor.began >= 0;
-    is_valid.then_some((cursor, *forms))
+    is_valid.then_some((cursor, scope))
+}
+
+/// A cursor that is used with these forms and this reach, or why it can't be.
+fn read_cursor_of(text: &str, forms: &[i64], reach: &FormReach) -> Result<ChangesFrom, &'static str> {
+    let (cursor, made_with) =
+        read_cursor(text).ok_or("The cursor must be `now` or one that an answer had; leave it out to begin.")?;
+    let scope = CursorScope::of(forms, reach);
+    if made_with.reach != scope.reach {
+        return Err("The cursor was made with another reach.");
+    }
+    if made_with.forms != scope.forms {
+        return Err("The cursor was made with other forms.");
+    }
+    Ok(ChangesFrom::Cursor(cursor))
 }
 
 pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let mut faults = Faults::default();
-    let parameters = Parameters::parse(call, &mut faults);
+    let reach = admitted.token().reach();
+    let parameters = Parameters::parse(call, reach, &mut faults);
     let mut parameters = faults.into_result(parameters)?;
     let (store, zone) = (call.store(admitted).await?, &admitted.tenant().timezone);
     loop {
@@ -162,7 +194,7 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
             ChangesRead::Lost(lost) => return Err(lost_changes(call, lost)),
         };
         let ChangePage { changes, submissions, cursor, has_more } = page;
-        let cursor = cursor_text(&cursor, &parameters.forms);
+        let cursor = cursor_text(&cursor, &parameters.forms, reach);
         let next = format!("{}{PATH}?{}cursor={cursor}", call.origin, query::without(call, "cursor"));
         let shown = changes.len();
         let mut end = ChangesEnd::new(changes, cursor, has_more, next);
@@ -242,24 +274,45 @@ mod tests {
 
     #[test]
     fn a_cursor_is_read_as_it_was_written() {
-        let text = cursor_text(&cursor(), &[1, 2]);
-        assert_eq!(read_cursor(&text), Some((cursor(), forms_digest(&[1, 2]))));
-        assert_ne!(forms_digest(&[1, 2]), forms_digest(&[1]));
+        for reach in [FormReach::All, FormReach::of([]), FormReach::of([3])] {
+            let text = cursor_text(&cursor(), &[1, 2], &reach);
+            assert_eq!(read_cursor(&text), Some((cursor(), CursorScope::of(&[1, 2], &reach))));
+        }
+    }
+
+    #[test]
+    fn a_cursor_is_only_used_with_the_forms_and_the_reach_that_it_was_made_with() {
+        let [all, one, two] = [FormReach::All, FormReach::of([1]), FormReach::of([1, 2])];
+        let (forms, reach) = ("The cursor was made with other forms.", "The cursor was made with another reach.");
+        for (made, used, fault) in [
+            ((&[][..], &all), (&[][..], &all), None),
+            ((&[1], &one), (&[1], &one), None),
+            ((&[1], &all), (&[2], &all), Some(forms)),
+            ((&[1], &one), (&[2], &one), Some(forms)),
+            ((&[1], &all), (&[], &one), Some(reach)),
+            ((&[], &one), (&[], &all), Some(reach)),
+            ((&[], &one), (&[], &two), Some(reach)),
+        ] {
+            let text = cursor_text(&cursor(), made.0, made.1);
+            assert_eq!(read_cursor_of(&text, used.0, used.1).err(), fault, "{made:?} {used:?}");
+        }
     }
 
     #[test]
     fn a_cursor_of_a_version_without_stamps_is_one_of_no_log() {
-        let mut bytes = URL_SAFE_NO_PAD.decode(cursor_text(&cursor(), &[1])).expect("it is the text of a cursor");
+        let text = cursor_text(&cursor(), &[1], &FormReach::All);
+        let mut bytes = URL_SAFE_NO_PAD.decode(text).expect("it is the text of a cursor");
         bytes.truncate(bytes.len() - 4);
         bytes.drain(40..56);
         bytes.extend(CHECKSUM.checksum(&bytes).to_be_bytes());
-        let (read, forms) = read_cursor(&URL_SAFE_NO_PAD.encode(bytes)).expect("it is the text of a cursor");
-        assert_eq!((read.epoch.as_str(), read.position, forms), ("", 12, forms_digest(&[1])));
+        let (read, scope) = read_cursor(&URL_SAFE_NO_PAD.encode(bytes)).expect("it is the text of a cursor");
+        assert_eq!((read.epoch.as_str(), read.position), ("", 12));
+        assert_eq!(scope, CursorScope::of(&[1], &FormReach::All));
     }
 
     #[test]
     fn a_text_that_was_changed_is_no_cursor() {
-        let text = cursor_text(&cursor(), &[]);
+        let text = cursor_text(&cursor(), &[], &FormReach::All);
         for other in ["", "x", &text[1..], &text[..text.len() - 1], &format!("{text}A"), &text.replacen('A', "B", 1)] {
             assert_eq!(read_cursor(other), None, "{other}");
         }

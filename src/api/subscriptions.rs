@@ -45,9 +45,9 @@ const PAGE_SIZE: u32 = 100;
 /// refused.
 const MAX_URL_BYTES: usize = 2048;
 
-/// The keys of the bodies. Only `POST /unsubscribe` takes the first; the next four are aliases used by different
-/// tools.
-const KEYS: [&str; 7] = ["id", "target_url", "hookUrl", "targetUrl", "url", "event", "form"];
+/// The keys of the bodies. Only `POST /unsubscribe` takes the first, and only `POST /subscribe` the last; the four after the
+/// first are aliases used by different tools.
+const KEYS: [&str; 8] = ["id", "target_url", "hookUrl", "targetUrl", "url", "event", "form", "bound"];
 
 /// The size of a secret in bytes: that of the HMAC-SHA256 it will sign with.
 const SECRET_BYTES: usize = 32;
@@ -67,6 +67,7 @@ struct SubscriptionJson {
     last_success_at: Option<Rfc3339Micros>,
     lost_deletions: u64,
     lost_until: Option<Rfc3339Micros>,
+    bound: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
 }
@@ -87,6 +88,7 @@ impl From<Subscription> for SubscriptionJson {
             last_success_at: subscription.last_success_at.map(Rfc3339Micros),
             lost_deletions: subscription.lost_deletions,
             lost_until: subscription.lost_until.map(Rfc3339Micros),
+            bound: subscription.bound,
             secret: None,
         }
     }
@@ -112,6 +114,8 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
     let body = Body::of(call, &KEYS[1..])?;
     let mut faults = Faults::default();
     let params = SubscriptionParams::read(&body, &mut faults)?;
+    let bound = body.entries().find(|entry| entry.name == "bound");
+    let bound = bound.map(|entry| bound_of(entry, &mut faults)).unwrap_or_default();
     let named = params.url_key.unwrap_or("target_url");
     match &params.target_url {
         Some(url) => {
@@ -133,7 +137,7 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
     let store = call.store(admitted).await?;
     // Before it is there: a node that dies in between has told the others too much, and not too little.
     call.subscription_changes.will_subscribe(&admitted.tenant().slug).await;
-    let (status, subscription) = match store.subscribe(&key, &sealed, Timestamp::now()).await? {
+    let (status, subscription) = match store.subscribe(&key, bound, &sealed, Timestamp::now()).await? {
         Subscribed::Created(made) => {
             call.subscription_changes.announce(&admitted.tenant().slug);
             (StatusCode::CREATED, SubscriptionJson { secret: Some(secret), ..SubscriptionJson::from(made) })
@@ -157,7 +161,7 @@ pub(super) async fn delete(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
 }
 
 pub(super) async fn unsubscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
-    let body = Body::of(call, &KEYS)?;
+    let body = Body::of(call, &KEYS[..7])?;
     let mut faults = Faults::default();
     let params = SubscriptionParams::read(&body, &mut faults)?;
     let id = body.entries().find(|entry| entry.name == "id");
@@ -271,6 +275,15 @@ fn has_valid_host(url: &str) -> bool {
     let rest = url.split_once("://").map(|(_, rest)| rest);
     let authority = rest.and_then(|rest| rest.split(['/', '?', '#']).next());
     authority.is_some_and(|authority| HostName::parse_authority(authority).is_ok())
+}
+
+/// Whether a subscription ends with its token.
+fn bound_of(entry: &BodyEntry<'_>, faults: &mut Faults) -> bool {
+    let sent = entry.json.get();
+    if !matches!(sent, "true" | "false") {
+        faults.add("bound", "The bound must be true or false.");
+    }
+    sent == "true"
 }
 
 fn event(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<Event> {

@@ -26,7 +26,7 @@ use super::{OfTenant, actor, serve, token};
 use crate::config::{Config, GatewayConfig, TenantConfig};
 use crate::gateway::{self, Running, StartError};
 use crate::import::{self, OnFault};
-use crate::store::{self, AdminLink, AdminRole, Events, PageRequest, Reach, Store};
+use crate::store::{self, AdminLink, AdminRole, Events, PageRequest, Reach, Store, TokenLimits};
 use crate::systemd::InheritedSockets;
 use crate::tenant::sign_in_link;
 use crate::tenant::token::PresentedToken;
@@ -118,7 +118,7 @@ async fn token_of(folder: &DemoFolder, tenant: &TenantConfig) -> Result<String> 
         {
             return Ok(kept.expose().to_owned());
         }
-        let token = token::create(store, "Demo", None).await?.expose().to_owned();
+        let token = token::create(store, "Demo", None, TokenLimits::default()).await?.expose().to_owned();
         folder.write_token(&tenant.slug, &token)?;
         Ok(token)
     })

@@ -1,4 +1,4 @@
-//! `formgate token create | rotate | list | revoke`.
+//! `formgate token create | rotate | change | list | revoke`.
 //!
 //! A token is printed once, and only its digest is stored. Changes are announced through Redis if one is configured,
 //! so that running nodes notice at once.
@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -15,7 +15,9 @@ use super::when::{self, Expiry};
 use super::{OfTenant, TenantChoice, actor};
 use crate::instant::Rfc3339Micros;
 use crate::shared::{RedisClient, announce};
-use crate::store::{Store, TokenRecord, with_causes};
+use crate::store::{
+    ChangedToken, FormReach, LimitFault, ListFault, Networks, Scopes, Store, TokenLimits, TokenRecord, with_causes,
+};
 use crate::tenant::token::{
     self, CreateTokenError, Created, NewTokenRequest, PresentedToken, Rotated, RotationRequest,
 };
@@ -26,7 +28,10 @@ pub(super) enum TokenCommand {
     Create(CreateArgs),
     /// Create a token that replaces another one, and print it, and nothing else; it can't be shown again.
     Rotate(RotateArgs),
-    /// List tokens: id, name, prefix, created, last used, revoked, expires, created by, replaces, last route, network.
+    /// Narrow or widen what a token may do, from where, and how often. It takes effect within a few seconds.
+    Change(ChangeArgs),
+    /// List tokens: id, name, prefix, created, last used, revoked, expires, created by, replaces, last route, network,
+    /// scopes, forms, networks, requests per minute.
     List(ListArgs),
     /// Revoke a token. Its requests are refused within a few seconds.
     Revoke(RevokeArgs),
@@ -42,6 +47,89 @@ pub(super) struct CreateArgs {
     /// When it expires: a while from now, such as 90d or 12h, or an RFC 3339 date-time; `never` is the default.
     #[arg(long, value_name = "WHEN", default_value = "never", hide_default_value = true, value_parser = when::expiry)]
     expires: Expiry,
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+/// What a token is limited to. What is not given stays as it is; for a new token, it is not limited.
+#[derive(Debug, Args)]
+struct LimitArgs {
+    /// What it may do, separated by commas: forms:read, submissions:read, groups:read, groups:write, webhooks:manage,
+    /// scim, or all.
+    #[arg(long, value_name = "SCOPES", value_parser = scopes)]
+    scopes: Option<Scopes>,
+    /// What it reaches, separated by commas: ids of forms such as for_1, which include their sub-forms, or all.
+    #[arg(long, value_name = "FORMS", value_parser = forms)]
+    forms: Option<FormReach>,
+    /// From where it is accepted, separated by commas: networks such as 203.0.113.0/24 or 2001:db8::/32, or all.
+    #[arg(long, value_name = "NETWORKS", value_parser = networks)]
+    networks: Option<Networks>,
+    /// A budget of its own, within that of the account; or none.
+    #[arg(long, value_name = "NUMBER", value_parser = own_budget)]
+    requests_per_minute: Option<OwnBudget>,
+}
+
+/// The requests per minute of a token; `None` for the account's alone.
+type OwnBudget = Option<u64>;
+
+impl LimitArgs {
+    /// A budget that the account can have.
+    fn budget(&self, of_account: u32) -> Result<Option<Option<u32>>, LimitFault> {
+        let parse = |own: OwnBudget| own.map(|own| TokenLimits::parse_budget(own, of_account)).transpose();
+        self.requests_per_minute.map(parse).transpose()
+    }
+
+    /// Limits with what is given.
+    fn change(&self, budget: Option<Option<u32>>, limits: TokenLimits) -> TokenLimits {
+        TokenLimits {
+            scopes: self.scopes.unwrap_or(limits.scopes),
+            forms: self.forms.clone().unwrap_or(limits.forms),
+            networks: self.networks.clone().unwrap_or(limits.networks),
+            requests_per_minute: budget.unwrap_or(limits.requests_per_minute),
+        }
+    }
+}
+
+fn scopes(text: &str) -> Result<Scopes, String> {
+    let names = if text == "all" { "*" } else { text };
+    Scopes::parse(entries(names)).map_err(|ListFault { fault, .. }| fault.to_string())
+}
+
+fn forms(text: &str) -> Result<FormReach, String> {
+    if text == "all" {
+        return Ok(FormReach::All);
+    }
+    FormReach::parse(entries(text)).map_err(|ListFault { fault, .. }| fault.to_string())
+}
+
+fn networks(text: &str) -> Result<Networks, String> {
+    if text == "all" {
+        return Ok(Networks::default());
+    }
+    Networks::parse(entries(text)).map_err(|ListFault { fault, .. }| fault.to_string())
+}
+
+/// The entries of a list.
+fn entries(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|_| !text.trim().is_empty())
+}
+
+fn own_budget(text: &str) -> Result<OwnBudget, String> {
+    if text == "none" {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| "a number of requests, or none".to_owned())
+}
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("given").args(["scopes", "forms", "networks", "requests_per_minute"]).required(true).multiple(true)))]
+pub(super) struct ChangeArgs {
+    #[command(flatten)]
+    tenant: TenantChoice,
+    /// The number shown by `token list`.
+    id: i64,
+    #[command(flatten)]
+    limits: LimitArgs,
 }
 
 #[derive(Debug, Args)]
@@ -91,13 +179,16 @@ pub(super) async fn run(command: &TokenCommand) -> Result<()> {
         TokenCommand::Create(command) => {
             let (tenant, store) = command.tenant.open().await?;
             let expires_at = command.expires.instant(Timestamp::now());
-            let token = create(&store, &command.name, expires_at).await.of_tenant(&tenant)?;
+            let budget = command.limits.budget(tenant.requests_per_minute)?;
+            let limits = command.limits.change(budget, TokenLimits::default());
+            let token = create(&store, &command.name, expires_at, limits).await.of_tenant(&tenant)?;
             let shown = show(&store, &token).await;
             store.close().await;
             shown?;
             announce(&command.tenant).await;
         }
         TokenCommand::Rotate(command) => rotate(command).await?,
+        TokenCommand::Change(command) => change(command).await?,
         TokenCommand::List(command) => {
             let (tenant, store) = command.tenant.open().await?;
             let tokens = store.list_tokens().await.of_tenant(&tenant)?;
@@ -152,12 +243,36 @@ async fn announce(tenant: &TenantChoice) {
 }
 
 /// Creates a token and stores its digest.
-pub(super) async fn create(store: &Store, name: &str, expires_at: Option<Timestamp>) -> Result<PresentedToken> {
-    let request = NewTokenRequest { name: name.to_owned(), expires_at, form_key: None };
+pub(super) async fn create(
+    store: &Store,
+    name: &str,
+    expires_at: Option<Timestamp>,
+    limits: TokenLimits,
+) -> Result<PresentedToken> {
+    let request = NewTokenRequest { name: name.to_owned(), expires_at, limits, form_key: None };
     match token::create(store, request, &actor()).await.map_err(plain)? {
         Created::New { token, .. } => Ok(token),
         Created::Existing { .. } => bail!("a command sends no form"),
     }
+}
+
+async fn change(ChangeArgs { tenant: choice, id, limits }: &ChangeArgs) -> Result<()> {
+    let (tenant, store) = choice.open().await?;
+    let budget = limits.budget(tenant.requests_per_minute)?;
+    let changed = store.change_token_limits(*id, |old| limits.change(budget, old), Timestamp::now(), &actor()).await;
+    let changed = changed.of_tenant(&tenant)?;
+    store.close().await;
+    match changed {
+        ChangedToken::Changed => {
+            announce(choice).await;
+            print_stderr(&format!("token {id} is changed"));
+        }
+        ChangedToken::Same => print_stderr(&format!("token {id} has these limits already")),
+        ChangedToken::Unknown => bail!("tenant `{}` has no token {id}", tenant.slug),
+        ChangedToken::Revoked => bail!("token {id} is revoked: its limits can't be changed"),
+        ChangedToken::Expired => bail!("token {id} has expired: its limits can't be changed"),
+    }
+    Ok(())
 }
 
 async fn rotate(command: &RotateArgs) -> Result<()> {
@@ -198,7 +313,7 @@ fn plain(error: CreateTokenError) -> anyhow::Error {
 }
 
 /// The columns of the table. Scripts cut them by position, so new ones are added at the end.
-const HEAD: [&str; 11] = [
+const HEAD: [&str; 15] = [
     "ID",
     "NAME",
     "PREFIX",
@@ -210,11 +325,15 @@ const HEAD: [&str; 11] = [
     "REPLACES",
     "LAST ROUTE",
     "LAST NETWORK",
+    "SCOPES",
+    "FORMS",
+    "NETWORKS",
+    "PER MINUTE",
 ];
 
 fn as_json(tokens: &[TokenRecord]) -> String {
     let tokens = tokens.iter().map(|token| {
-        json!({
+        let mut json = json!({
             "id": token.id,
             "name": token.name,
             "prefix": token.prefix,
@@ -226,7 +345,9 @@ fn as_json(tokens: &[TokenRecord]) -> String {
             "replaces": token.replaces,
             "last_used_route": token.last_used_route,
             "last_used_network": token.last_used_network,
-        })
+        });
+        json.as_object_mut().expect("it is one").extend(token.limits.to_json());
+        json
     });
     pretty(&tokens.collect())
 }
@@ -246,6 +367,10 @@ fn as_table(tokens: Vec<TokenRecord>) -> String {
             or_none(token.replaces.map(|id| id.to_string())),
             or_none(token.last_used_route),
             or_none(token.last_used_network),
+            token.limits.scopes.to_string(),
+            or_none(token.limits.forms.names().map(|names| names.join(" "))),
+            or_none(Some(token.limits.networks.to_string()).filter(|networks| !networks.is_empty())),
+            or_none(token.limits.requests_per_minute.map(|own| own.to_string())),
         ]
     });
     table(&std::iter::once(HEAD.map(str::to_owned)).chain(rows).collect::<Vec<_>>())

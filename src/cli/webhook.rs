@@ -19,7 +19,7 @@ use crate::api::{
 };
 use crate::explain::guard_of;
 use crate::outbound::{Client, TestRequests};
-use crate::store::{AuditEntry, MAX_SUBSCRIPTIONS, PageRequest, Replay, Replayed, Subscription};
+use crate::store::{AuditEntry, MAX_SUBSCRIPTIONS, PageRequest, Replay, Replayed, Resumed, Subscription};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum WebhookCommand {
@@ -151,7 +151,14 @@ pub(super) async fn run(command: &WebhookCommand) -> Result<()> {
             let (tenant, store) = command.list.tenant.open().await?;
             let resumed = store.resume_subscription(command.id, Some(&actor())).await.of_tenant(&tenant)?;
             store.close().await;
-            show(command, resumed)
+            match resumed {
+                Resumed::Active(resumed) => show(command, Some(*resumed)),
+                Resumed::Unknown => show(command, None),
+                Resumed::TokenEnded => bail!(
+                    "hook_{} can't be resumed: the token to which it is bound was revoked, or has expired",
+                    command.id
+                ),
+            }
         }
         WebhookCommand::Test(command) => test(command).await,
         WebhookCommand::Rotate(command) => rotate(command).await,

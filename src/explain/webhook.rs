@@ -16,7 +16,7 @@ use super::{Finding, Trace, find};
 use crate::api::{Envelope, EnvelopeBody};
 use crate::config::{Config, OperatorAddress, TenantConfig, WebhookConfig};
 use crate::host::HostName;
-use crate::outbound::{Client, EventId, Guard, Message, Probed, Target, signing_secrets};
+use crate::outbound::{Client, DeliveryReason, EventId, Guard, Message, Probed, Target, signing_secrets};
 use crate::store::{Event, InspectedSubscription, PageRequest, PendingEvents, SampleSubmission, Store, StoreError};
 
 /// How many ids of other subscriptions are listed.
@@ -94,7 +94,10 @@ async fn trace_subscription(
         return Ok(());
     };
     let sample = match found.event {
-        Some(event) => store.sample_submissions(event, found.form, 1).await?.pop().map(|sample| (event, sample)),
+        Some(event) => {
+            let samples = store.within(&found.reach).sample_submissions(event, found.form, 1).await?;
+            samples.into_iter().next().map(|sample| (event, sample))
+        }
         None => None,
     };
     let body = match &sample {
@@ -206,6 +209,10 @@ fn state(found: &InspectedSubscription, tenant: &TenantConfig) -> Finding {
                 "the steps below show whether it would succeed now; nothing is lost meanwhile",
             )
         }
+        "paused" if found.reason == Some(DeliveryReason::TokenEnded) => Finding::stops(
+            format!("{what}: the token to which it is bound was revoked, or has expired"),
+            "subscribe again with another token",
+        ),
         "paused" => Finding::stops(format!("{what} by its owner: nothing is sent"), resume),
         "disabled" => Finding::stops(
             format!("{what}: {reason}"),
@@ -234,6 +241,7 @@ async fn test_body(
         host,
         subscription: found.id,
         of_form: found.form,
+        reach: &found.reach,
         form: sample.form,
         submission: sample.id,
         cursor: &sample.cursor,

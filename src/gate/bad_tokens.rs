@@ -75,8 +75,8 @@ pub struct Attempt<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AttemptCost {
-    /// It was valid recently, and costs its address nothing.
-    Proven,
+    /// It was valid recently, and costs this address nothing.
+    Proven(IpAddr),
     /// It was taken from the address's bucket.
     Paid(IpAddr),
     /// Another request pays for the same token, or the address is unknown.
@@ -113,21 +113,31 @@ impl BadTokens {
         tenant: Generation,
         token: TokenDigest,
     ) -> Result<Attempt<'_>, Refusal> {
-        let key = (tenant, token);
-        let cost = match address {
-            None => AttemptCost::Free,
-            Some(_) if self.proven.contains_key(&key) => AttemptCost::Proven,
-            Some(address) => {
-                let mut state = self.state();
-                if state.trying.contains(&key) {
-                    AttemptCost::Free
-                } else {
-                    self.take_at(&mut state, address, Instant::now())?;
-                    state.trying.insert(key);
-                    AttemptCost::Paid(address)
-                }
+        match address {
+            Some(address) if self.proven.contains_key(&(tenant, token)) => {
+                Ok(Attempt { of: self, key: (tenant, token), cost: AttemptCost::Proven(address) })
             }
-        };
+            address => self.attempt_unproven(address, tenant, token),
+        }
+    }
+
+    /// The same for a token that is known to be used from a wrong network: that it is valid elsewhere doesn't exempt it.
+    pub(super) fn attempt_unproven(
+        &self,
+        address: Option<IpAddr>,
+        tenant: Generation,
+        token: TokenDigest,
+    ) -> Result<Attempt<'_>, Refusal> {
+        let key = (tenant, token);
+        let mut cost = AttemptCost::Free;
+        if let Some(address) = address {
+            let mut state = self.state();
+            if !state.trying.contains(&key) {
+                self.take_at(&mut state, address, Instant::now())?;
+                state.trying.insert(key);
+                cost = AttemptCost::Paid(address);
+            }
+        }
         Ok(Attempt { of: self, key, cost })
     }
 
@@ -160,9 +170,14 @@ impl Attempt<'_> {
 
     /// The token is unknown or revoked.
     pub fn failed(&self) {
-        if self.cost == AttemptCost::Proven {
+        if let AttemptCost::Proven(_) = self.cost {
             self.of.proven.invalidate(&self.key);
         }
+    }
+
+    /// The token is used from a wrong network, and stays exempt elsewhere.
+    pub(super) fn misplaced(&self) -> Result<(), Refusal> {
+        if let AttemptCost::Proven(address) = self.cost { self.of.take(Some(address)) } else { Ok(()) }
     }
 
     /// Puts the attempt back if the look-up failed.

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use super::{Admitted, Gate};
 use crate::error::Refusal;
-use crate::quota::{Budget, LimitedAccount, NotAdmitted, ReportUsage};
+use crate::quota::{Budget, BudgetOf, LimitedAccount, LimitedToken, NotAdmitted, ReportUsage};
 use crate::rare;
 use crate::store::StoreError;
 use crate::tenant::usage::RateOutcome;
@@ -30,8 +30,8 @@ const REPORT_WAIT: Duration = Duration::from_millis(500);
 static REPORTS: Semaphore = Semaphore::const_new(32);
 
 impl Gate {
-    /// Spends one request of the account's budget. Sets `budget` as soon as it is known, even if the request is
-    /// refused.
+    /// Spends one request of the account's budget, and of the token's own if it has one. Sets `budget` to the nearer one as
+    /// soon as it is known, even if the request is refused.
     ///
     /// # Errors
     /// [`Refusal::QuotaExhausted`], [`Refusal::QuotaUnavailable`], [`Refusal::DatabaseUnavailable`],
@@ -50,17 +50,18 @@ impl Gate {
                 learned.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))?
             }
         };
-        let usage = match self.quota.admit(account, token.id, report).await {
+        let spender = LimitedToken { id: token.id, limit: token.limits.requests_per_minute };
+        let usage = match self.quota.admit(account, spender, report).await {
             Ok((left, usage)) => {
                 self.minutes.count(&tenant, &token, RateOutcome::Admitted);
                 *budget = Some(left);
                 usage
             }
-            Err(NotAdmitted::Exhausted { wait, usage }) => {
+            Err(NotAdmitted::Exhausted { budget: spent, wait, usage }) => {
                 self.minutes.count(&tenant, &token, RateOutcome::Refused);
-                *budget = Some(Budget { limit: tenant.requests_per_minute, remaining: 0 });
+                *budget = Some(spent);
                 let usage = tenant.tokens.names.name(&usage, &token, &tenant.database).await;
-                return Err(Refusal::QuotaExhausted { wait, usage });
+                return Err(Refusal::QuotaExhausted { of: spent.of, wait, usage });
             }
             Err(NotAdmitted::StoreFailed) => return Err(Refusal::QuotaUnavailable),
         };
@@ -79,7 +80,10 @@ impl Gate {
         };
         match account {
             Some(account) => self.quota.peek(account).await,
-            None => Budget { limit: tenant.requests_per_minute, remaining: tenant.requests_per_minute },
+            None => {
+                let limit = tenant.requests_per_minute;
+                Budget { of: BudgetOf::Account, limit, remaining: limit }
+            }
         }
     }
 

@@ -2,6 +2,9 @@
 //!
 //! Owns the order: the cache of known tokens, the limiter of bad tokens, the database. A request whose header can't
 //! be a token never reaches the database.
+//!
+//! A token that is used from a wrong network takes the steps of an unknown one: it is an attempt of the client's address,
+//! and looked up if an unknown one would be. Neither the response nor its time tells that the token is valid elsewhere.
 
 use std::sync::Arc;
 
@@ -17,11 +20,12 @@ impl Gate {
     /// The request's token.
     ///
     /// # Errors
-    /// [`Refusal::Unauthenticated`], [`Refusal::TooManyBadTokens`], [`Refusal::DatabaseUnavailable`].
+    /// [`Refusal::Unauthenticated`], [`Refusal::WrongNetwork`], [`Refusal::TooManyBadTokens`],
+    /// [`Refusal::DatabaseUnavailable`].
     pub async fn verify(
         &self,
         connection: &Connection,
-        tenant: &Tenant,
+        tenant: &Arc<Tenant>,
         head: &request::Parts,
     ) -> Result<Arc<Token>, Refusal> {
         let address = connection.caller;
@@ -30,14 +34,21 @@ impl Gate {
             return Err(Refusal::Unauthenticated);
         };
         let digest = presented.digest();
-        if let Some(token) = self.tokens.recall(tenant, &digest).await {
-            return Ok(token);
-        }
-        let attempt = self.bad_tokens.attempt(address, tenant.tokens.generation, digest)?;
-        match rare::boxed(|| self.tokens.verify(tenant, digest)).await {
-            Ok(Some(token)) => {
+        let is_accepted = |token: &Token| token.limits.networks.allow(address);
+        let recalled = self.tokens.recall(tenant, &digest).await;
+        let attempt = match recalled {
+            Some(token) if is_accepted(&token) => return Ok(token),
+            Some(_) => self.bad_tokens.attempt_unproven(address, tenant.tokens.generation, digest)?,
+            None => self.bad_tokens.attempt(address, tenant.tokens.generation, digest)?,
+        };
+        match rare::boxed(|| self.tokens.verify(tenant, digest, is_accepted)).await {
+            Ok(Some(token)) if is_accepted(&token) => {
                 attempt.succeeded();
                 Ok(token)
+            }
+            Ok(Some(token)) => {
+                attempt.misplaced()?;
+                Err(self.limits.refuse_network(tenant, &token, address))
             }
             Ok(None) => {
                 attempt.failed();

@@ -8,6 +8,10 @@ use prometheus::IntCounterVec;
 
 use super::register::{Registrar, init_series};
 
+/// The names of scopes. This layer knows no other one, so a test compares them.
+pub(crate) const SCOPES: [&str; 7] =
+    ["forms:read", "submissions:read", "groups:read", "groups:write", "webhooks:manage", "scim", "*"];
+
 /// Requests at the gate.
 #[derive(Clone, Debug)]
 pub struct GateMetrics {
@@ -17,6 +21,8 @@ pub struct GateMetrics {
     pub memory_reserved: Arc<CachePadded<AtomicUsize>>,
     /// Requests refused to protect the gateway, by `reason`: `in_flight`, `bad_tokens`, `memory`, `tenant_memory`.
     pub refused: IntCounterVec,
+    /// Requests refused by a limit of their token, by `limit`: the scope that it lacks, or `networks`.
+    pub limited: IntCounterVec,
 }
 
 impl GateMetrics {
@@ -27,6 +33,13 @@ impl GateMetrics {
             &["reason"],
         );
         init_series(&refused, &["in_flight", "bad_tokens", "memory", "tenant_memory"]);
+        let limited = registrar.counters(
+            "formgate_token_limit_refusals_total",
+            "Requests refused by a limit of their token: the scope that it lacks, or its networks.",
+            &["limit"],
+        );
+        init_series(&limited, &["networks"]);
+        init_series(&limited, &SCOPES);
         let in_flight = Arc::<CachePadded<AtomicUsize>>::default();
         let watched = Arc::clone(&in_flight);
         let now = move || watched.load(Ordering::Acquire) as f64;
@@ -39,6 +52,6 @@ impl GateMetrics {
             "Memory reserved for request bodies and responses.",
             now,
         );
-        Self { refused, in_flight, memory_reserved }
+        Self { refused, limited, in_flight, memory_reserved }
     }
 }

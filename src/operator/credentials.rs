@@ -1,5 +1,6 @@
 //! API tokens and sign-in links of a tenant: the operator's product hands them to its customers.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +11,15 @@ use serde_json::{Value, json};
 
 use super::Call;
 use super::refusal::OperatorRefusal;
+use crate::config::registered::json::Faults;
 use crate::config::{RegisteredTenant, TenantConfig};
 use crate::instant::Rfc3339Micros;
 use crate::reply::Reply;
 use crate::shares::Share;
-use crate::store::{self, AdminLink, AdminRole, Store, StoreError, with_causes};
+use crate::store::{
+    self, AdminLink, AdminRole, FormReach, LimitFault, ListFault, Networks, Scopes, Store, StoreError, TokenLimits,
+    with_causes,
+};
 use crate::tenant::sign_in_link;
 use crate::tenant::token::{self, CreateTokenError, Created, NewTokenRequest};
 
@@ -34,6 +39,58 @@ const OPEN_LIMIT: Duration = Duration::from_secs(10);
 struct TokenBody {
     name: String,
     expires_at: Option<Timestamp>,
+    scopes: Option<Vec<String>>,
+    forms: Option<Vec<FormId>>,
+    networks: Option<Vec<String>>,
+    requests_per_minute: Option<u64>,
+}
+
+/// A form's id: `for_1`, `1` as text or a number.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum FormId {
+    Text(String),
+    Number(i64),
+}
+
+impl FormId {
+    fn to_text(&self) -> Cow<'_, str> {
+        match self {
+            Self::Text(text) => text.into(),
+            Self::Number(number) => number.to_string().into(),
+        }
+    }
+}
+
+impl TokenBody {
+    /// What the token is limited to.
+    fn limits(&self, of_account: u32) -> Result<TokenLimits, OperatorRefusal> {
+        fn of_list<T>(key: &str, parsed: Option<Result<T, ListFault>>) -> Result<Option<T>, (String, LimitFault)> {
+            let with_key =
+                |ListFault { at, fault }| (at.map_or_else(|| key.to_owned(), |at| format!("{key}.{at}")), fault);
+            parsed.transpose().map_err(with_key)
+        }
+        let scopes = self.scopes.as_ref().map(|list| Scopes::parse(list.iter().map(String::as_str)));
+        let forms = self.forms.as_ref().map(|list| list.iter().map(FormId::to_text).collect::<Vec<_>>());
+        let forms = forms.as_ref().map(|list| FormReach::parse(list.iter().map(|id| &**id)));
+        let networks = self.networks.as_ref().map(|list| Networks::parse(list.iter().map(String::as_str)));
+        let (scopes, forms, networks) =
+            (of_list("scopes", scopes), of_list("forms", forms), of_list("networks", networks));
+        let budget = self.requests_per_minute.map(|own| TokenLimits::parse_budget(own, of_account)).transpose();
+        let budget = budget.map_err(|fault| ("requests_per_minute".to_owned(), fault));
+        let faults = [scopes.as_ref().err(), forms.as_ref().err(), networks.as_ref().err(), budget.as_ref().err()];
+        let faults: Faults =
+            faults.into_iter().flatten().map(|(key, fault)| (key.clone(), vec![fault.to_string()])).collect();
+        match (scopes, forms, networks, budget) {
+            (Ok(scopes), Ok(forms), Ok(networks), Ok(requests_per_minute)) => Ok(TokenLimits {
+                scopes: scopes.unwrap_or_default(),
+                forms: forms.unwrap_or_default(),
+                networks: networks.unwrap_or_default(),
+                requests_per_minute,
+            }),
+            _ => Err(OperatorRefusal::Faults(faults)),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -48,7 +105,7 @@ struct LinkBody {
 /// `POST /v1/tenants/{slug}/tokens`.
 pub(super) async fn create_token(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     call.query()?;
-    let TokenBody { name, expires_at } = call.body()?;
+    let body: TokenBody = call.body()?;
     let form_key = match call.head.headers.get(IDEMPOTENCY_KEY).map(|value| value.to_str()) {
         None => None,
         Some(Ok(key)) if (1..=MAX_KEY).contains(&key.len()) => Some(format!("operator call {key}")),
@@ -56,8 +113,11 @@ pub(super) async fn create_token(call: &Call<'_>) -> Result<Reply, OperatorRefus
             return Err(OperatorRefusal::Malformed("Idempotency-Key must be 1 to 200 visible characters".to_owned()));
         }
     };
+    let tenant = find(call, call.slug()).await?;
+    let limits = body.limits(tenant.requests_per_minute)?;
+    let TokenBody { name, expires_at, .. } = body;
     let OpenTenant { tenant, store, share: _share } = open_tenant(call).await?;
-    let created = new_token(call, &tenant, &store, NewTokenRequest { name, expires_at, form_key }).await;
+    let created = new_token(call, &tenant, &store, NewTokenRequest { name, expires_at, limits, form_key }).await;
     store.close().await;
     let (created, is_new) = created?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
@@ -130,18 +190,20 @@ pub(super) async fn new_token(
     store: &Store,
     request: NewTokenRequest,
 ) -> Result<(Value, bool), OperatorRefusal> {
-    let (name, expires_at) = (request.name.clone(), request.expires_at);
+    let (name, expires_at, limits) = (request.name.clone(), request.expires_at, request.limits.to_json());
     match token::create(store, request, &call.caller.actor()).await {
         Ok(Created::New { id, token }) => {
             call.api.announce_tokens(&tenant.slug).await;
             let shown = token.shown();
-            let token = json!({ "id": id, "name": name, "prefix": shown, "token": token.expose(), "expires_at": expires_at.map(Rfc3339Micros) });
+            let value = token.expose();
+            let mut token = json!({ "id": id, "name": name, "prefix": shown, "token": value, "expires_at": expires_at.map(Rfc3339Micros) });
+            token.as_object_mut().expect("it is one").extend(limits);
             Ok((token, true))
         }
         Ok(Created::Existing { id, is_same: true }) => Ok((json!({ "id": id, "name": name }), false)),
         Ok(Created::Existing { is_same: false, .. }) => Err(OperatorRefusal::of(
             IDEMPOTENCY_KEY,
-            "the Idempotency-Key was used before, for a token with another name or expiry",
+            "the Idempotency-Key was used before, for a token with another name, expiry or limits",
         )),
         Err(CreateTokenError::Store(error)) => Err(of_tenant(tenant, &error)),
         Err(CreateTokenError::InvalidName) => {

@@ -19,7 +19,7 @@ use crate::registry::describe;
 use crate::registry::editing::{self, Checked, EditRefused};
 use crate::reply::Reply;
 use crate::store::registry::{RegistryChange, RegistryRow, RegistryWrite, RegistryWritten};
-use crate::store::{self, AdminRole, Reach, Store, with_causes};
+use crate::store::{self, AdminRole, Reach, Store, TokenLimits, with_causes};
 use crate::tenant::sign_in_link;
 use crate::tenant::token::{self, CreateTokenError, NewTokenRequest};
 
@@ -170,7 +170,8 @@ async fn create_credentials(
     if let Some(name) = *token {
         // The same call again creates no second token.
         let form_key = Some(format!("operator put {name}"));
-        let request = NewTokenRequest { name: name.to_owned(), expires_at: None, form_key };
+        let request =
+            NewTokenRequest { name: name.to_owned(), expires_at: None, limits: TokenLimits::default(), form_key };
         body.insert("token".to_owned(), new_token(call, config, database, request).await?.0);
     }
     if let Some(email) = link {

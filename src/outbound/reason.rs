@@ -18,6 +18,9 @@ pub enum DeliveryReason {
     /// The owner of the subscription paused it.
     #[error("paused by request")]
     Paused,
+    /// The token to which the subscription is bound was revoked, or has expired. Programs look for this word.
+    #[error("token_ended")]
+    TokenEnded,
     /// The receiver responded 410 Gone.
     #[error("the receiver answered 410 Gone")]
     Gone,
@@ -135,6 +138,7 @@ mod tests {
     fn a_reason_reads_what_it_stored() {
         let stored = [
             (DeliveryReason::Paused, r#"{"code":"paused"}"#, "paused by request"),
+            (DeliveryReason::TokenEnded, r#"{"code":"token_ended"}"#, "token_ended"),
             (DeliveryReason::Status { status: 503 }, r#"{"code":"status","status":503}"#, "the receiver answered 503"),
             (
                 DeliveryReason::Connect { fault: ConnectFault::Refused },

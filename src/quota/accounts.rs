@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
 
-use super::Budget;
-use super::shared::{Operation, WindowRequest};
-use super::usage::Usage;
-use super::window::Window;
+use super::outcome::{Budget, BudgetOf, Full, Outcomes};
+use super::shared::{Operation, OwnWindow, WindowRequest};
+use super::usage::LogEntry;
+use super::windows::{KnownOwn, Windows};
+use super::{NotAdmitted, outcome};
 use crate::store::DatabaseIdentity;
 
 /// What the keys of windows begin with.
@@ -24,7 +25,7 @@ const WINDOW: &str = "formgate:window:";
 pub struct Account {
     pub(super) key: Arc<str>,
     /// What this node admitted. Complete if no Redis is shared.
-    own: Mutex<Window>,
+    own: Mutex<Windows>,
     /// What the shared window reported when it was last full. Only the passing of time frees a place, so no node
     /// needs to ask Redis before then.
     pub(super) full: ArcSwapOption<Full>,
@@ -32,15 +33,6 @@ pub struct Account {
     last_peek: Mutex<Option<Peek>>,
     /// Held while one request peeks; others wait and reuse its result.
     pub(super) peeking: tokio::sync::Mutex<()>,
-}
-
-#[derive(Debug)]
-pub(super) struct Full {
-    /// In microseconds of [`Quota::now`](super::Quota).
-    pub(super) until: u64,
-    /// The limit at which the window was full.
-    pub(super) limit: u32,
-    pub(super) usage: Arc<Usage>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +74,7 @@ impl Account {
         LimitedAccount { account: self, limit }
     }
 
-    pub(super) fn own(&self) -> MutexGuard<'_, Window> {
+    pub(super) fn own(&self) -> MutexGuard<'_, Windows> {
         // A window is consistent between any two of its statements, so a poisoned lock is usable.
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,6 +88,15 @@ impl Account {
     pub(super) fn last_peek(&self) -> MutexGuard<'_, Option<Peek>> {
         self.last_peek.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A token, and the limit per window of its own budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitedToken {
+    /// Its number.
+    pub id: i64,
+    /// Its limit; `None` if only the account's budget limits it.
+    pub limit: Option<u32>,
 }
 
 /// An account and its limit per window.
@@ -114,13 +115,51 @@ impl Deref for LimitedAccount<'_> {
 }
 
 impl LimitedAccount<'_> {
-    pub(super) fn request(&self, operation: Operation, token: u32) -> WindowRequest {
+    /// A look at the account's window.
+    pub(super) fn look(&self) -> WindowRequest {
         let held = self.last_peek().map_or(0, |peek| peek.limit.saturating_sub(peek.remaining));
-        WindowRequest { log: Arc::clone(&self.key), limit: self.limit, operation, token, held }
+        let (log, limit) = (Arc::clone(&self.key), self.limit);
+        WindowRequest { log, limit, operation: Operation::Peek, token: 0, held, own: None }
+    }
+
+    /// A request to its window, and to the token's own if the token has a budget.
+    pub(super) fn request(&self, operation: Operation, token: LimitedToken) -> WindowRequest {
+        let own = token.limit.map(|limit| {
+            let (log, held) = (format!("{}:token:{}", self.key, token.id), self.own().held(token.id));
+            OwnWindow { log, limit, held }
+        });
+        WindowRequest { operation, token: LogEntry::short(token.id), own, ..self.look() }
     }
 
     pub(super) fn budget(&self, remaining: u32) -> Budget {
-        Budget { limit: self.limit, remaining }
+        Budget { of: BudgetOf::Account, limit: self.limit, remaining }
+    }
+
+    /// What the shared window of the account reported when it was last full, if it still is.
+    pub(super) fn known_full(&self, now: u64) -> Option<Arc<Full>> {
+        self.full.load_full().filter(|full| full.holds(self.limit, now))
+    }
+
+    /// What this node knows of the token's own shared window.
+    pub(super) fn known_own(&self, token: LimitedToken, account: Option<&Full>, now: u64) -> KnownOwn {
+        // Without a budget, no lock is needed.
+        if token.limit.is_some() { self.own().known(now, token, account) } else { KnownOwn::Open }
+    }
+
+    /// Remembers what shared windows reported, and returns the refusal by those that are full.
+    pub(super) fn note_shared(
+        &self,
+        (now, span): (u64, u64),
+        token: LimitedToken,
+        outcomes: &Outcomes,
+    ) -> Option<NotAdmitted> {
+        let full = Full::of(&outcomes.account, self.limit, now);
+        if let Some(full) = &full {
+            self.full.store(Some(Arc::new(full.clone())));
+        }
+        let own = outcomes.token.as_ref();
+        let own = own.and_then(|own| self.own().note_shared((now, span), token, own, full.as_ref()));
+        outcome::refusal(full.as_ref(), own.as_ref(), now)
     }
 
     pub(super) fn note_peek(&self, at: u64, remaining: u32) {

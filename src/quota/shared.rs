@@ -15,8 +15,8 @@ use redis::{Cmd, ErrorKind, Script, ServerErrorKind};
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
-use self::replies::ScriptReplies;
-use super::usage::Usage;
+use self::replies::{ScriptReplies, ScriptReply};
+use super::outcome::Outcomes;
 use crate::shared::{CallError, RedisConnections};
 use crate::telemetry::step;
 
@@ -24,7 +24,7 @@ const SCRIPT_TEXT: &str = include_str!("window.lua");
 
 static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(SCRIPT_TEXT));
 
-/// Maximum number of requests in one call.
+/// Maximum number of requests in one call. Each asks for one window, or for two if its token has a budget.
 ///
 /// Larger: Redis is blocked for longer (64 take a quarter of a millisecond), for little gain, and a call returns more
 /// short logs (up to 320 KiB). Smaller: more calls for the same requests.
@@ -82,39 +82,53 @@ pub(super) struct WindowRequest {
     pub(super) token: u32,
     /// How many requests the window held at this node's last peek. More than the limit after the limit was lowered.
     pub(super) held: u32,
+    /// The token's own window, in which a place is taken too.
+    pub(super) own: Option<OwnWindow>,
+}
+
+/// The window of a token that has a budget of its own.
+#[derive(Clone, Debug)]
+pub(super) struct OwnWindow {
+    /// The key of the window's log: in the same cluster slot as that of the account.
+    pub(super) log: String,
+    /// The window's limit.
+    pub(super) limit: u32,
+    /// How many requests the window held when this node last asked.
+    pub(super) held: u32,
+}
+
+/// A window as the script reads it.
+struct Asked<'r> {
+    log: &'r str,
+    limit: u32,
+    letter: u8,
+    is_long: bool,
+}
+
+impl<'r> Asked<'r> {
+    /// Whether the log is long is what this node knows. A node that has just started reads a long one whole, once.
+    fn new(log: &'r str, limit: u32, letter: u8, held: u32) -> Self {
+        let is_long = held >= LONG;
+        Self { log, limit, letter: if is_long { letter.to_ascii_uppercase() } else { letter }, is_long }
+    }
+
+    /// The key of the tally that a long log has: in the same cluster slot as the log.
+    fn tally(&self) -> Option<String> {
+        self.is_long.then(|| format!("{}:tally", self.log))
+    }
 }
 
 impl WindowRequest {
-    /// Whether the log is long as far as this node knows. A node that has just started reads a long one whole, once.
-    fn is_long(&self) -> bool {
-        self.held >= LONG
-    }
-
-    /// The request's letter in the script's argument.
-    fn letter(&self) -> u8 {
+    /// The windows that it asks for: a token's own comes right before its account's.
+    fn windows(&self) -> impl Iterator<Item = Asked<'_>> {
         let letter = match self.operation {
             Operation::Peek => b'l',
             Operation::Spend => b's',
             Operation::SpendAndReport => b'r',
         };
-        if self.is_long() { letter.to_ascii_uppercase() } else { letter }
+        let own = self.own.as_ref().map(|own| Asked::new(&own.log, own.limit, b'o', own.held));
+        own.into_iter().chain([Asked::new(&self.log, self.limit, letter, self.held)])
     }
-
-    /// The key of the tally that a long log has: in the same cluster slot as the log.
-    fn tally(&self) -> Option<String> {
-        self.is_long().then(|| format!("{}:tally", self.log))
-    }
-}
-
-/// What became of a request to a window.
-#[derive(Debug)]
-pub(super) struct Outcome {
-    /// Places that remain.
-    pub(super) remaining: u32,
-    /// Time until a place is free; `None` if one is, or was.
-    pub(super) wait: Option<Duration>,
-    /// Which tokens used the window, if the operation reports it or the window is full.
-    pub(super) usage: Usage,
 }
 
 /// Why a window does not answer.
@@ -162,7 +176,7 @@ impl Queue {
 #[derive(Debug)]
 struct Queued {
     request: WindowRequest,
-    outcome: oneshot::Sender<Result<Outcome, Failure>>,
+    outcome: oneshot::Sender<Result<Outcomes, Failure>>,
 }
 
 impl SharedWindows {
@@ -172,11 +186,11 @@ impl SharedWindows {
     }
 
     /// Makes a request to a window.
-    pub(super) async fn request(&self, request: WindowRequest) -> Result<Outcome, Failure> {
+    pub(super) async fn request(&self, request: WindowRequest) -> Result<Outcomes, Failure> {
         self.batch(request).instrument(step!("redis")).await
     }
 
-    async fn batch(&self, request: WindowRequest) -> Result<Outcome, Failure> {
+    async fn batch(&self, request: WindowRequest) -> Result<Outcomes, Failure> {
         if !self.0.connections.carry_many_keys() {
             // Boxed because it is large, and requests that share a call don't need it.
             let mut outcomes = Box::pin(self.0.call(std::iter::once(&request))).await?;
@@ -220,19 +234,20 @@ impl Inner {
     async fn call<'q>(
         &self,
         requests: impl ExactSizeIterator<Item = &'q WindowRequest> + Clone,
-    ) -> Result<Vec<Result<Outcome, Failure>>, Failure> {
-        let by_hash = self.command("EVALSHA", SCRIPT.get_hash(), requests.clone());
+    ) -> Result<Vec<Result<Outcomes, Failure>>, Failure> {
+        let by_hash = self.command("EVALSHA", SCRIPT.get_hash(), &requests);
         let key = requests.clone().next().map_or("", |request| &*request.log);
         let call =
             self.connections.call(key, async |mut connection| match by_hash.query_async(&mut connection).await {
                 // `SCRIPT LOAD` would need every master of a cluster, and one of them may be down.
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    self.command("EVAL", SCRIPT_TEXT, requests.clone()).query_async(&mut connection).await
+                    self.command("EVAL", SCRIPT_TEXT, &requests).query_async(&mut connection).await
                 }
                 replies => replies,
             });
         let ScriptReplies(replies) = call.await.map_err(|error| Failure::Call(Arc::new(error)))?;
-        Ok(replies.into_iter().zip(requests).map(|(reply, request)| reply.outcome(request)).collect())
+        let mut replies = replies.into_iter();
+        Ok(requests.map(|request| ScriptReply::outcomes(&mut replies, request)).collect())
     }
 
     /// The command that runs the script, named by its hash or given as text. [`Script`] itself would allocate each argument, and each argument costs
@@ -241,20 +256,21 @@ impl Inner {
         &self,
         name: &str,
         script: &str,
-        requests: impl ExactSizeIterator<Item = &'q WindowRequest> + Clone,
+        requests: &(impl ExactSizeIterator<Item = &'q WindowRequest> + Clone),
     ) -> Cmd {
         let mut command = redis::cmd(name);
-        let tallies = requests.clone().filter(|request| request.is_long()).count();
-        command.arg(script).arg(requests.len() + tallies);
-        for request in requests.clone() {
-            command.arg(&*request.log).arg(request.tally());
+        let windows =
+            || requests.clone().flat_map(|request| request.windows().map(move |asked| (asked, request.token)));
+        command.arg(script).arg(windows().map(|(asked, _)| 1 + usize::from(asked.is_long)).sum::<usize>());
+        for (asked, _) in windows() {
+            command.arg(asked.log).arg(asked.tally());
         }
         command.arg(millis(self.span)).arg(2 * millis(self.span + EXPIRY_MARGIN));
         let mut packed = Vec::with_capacity(9 * requests.len());
-        for request in requests {
-            packed.extend_from_slice(&request.limit.to_be_bytes());
-            packed.push(request.letter());
-            packed.extend_from_slice(&request.token.to_be_bytes());
+        for (asked, token) in windows() {
+            packed.extend_from_slice(&asked.limit.to_be_bytes());
+            packed.push(asked.letter);
+            packed.extend_from_slice(&token.to_be_bytes());
         }
         command.arg(packed);
         command
@@ -311,7 +327,7 @@ mod tests {
     use super::*;
 
     fn request(limit: u32, held: u32) -> WindowRequest {
-        WindowRequest { log: "log".into(), limit, operation: Operation::Spend, token: 7, held }
+        WindowRequest { log: "log".into(), limit, operation: Operation::Spend, token: 7, held, own: None }
     }
 
     #[test]
@@ -331,7 +347,16 @@ mod tests {
             [(100_000, LONG - 1, b's', None), (100_000, LONG, b'S', tally.clone()), (60, LONG, b'S', tally)]
         {
             let request = request(limit, held);
-            assert_eq!((request.letter(), request.tally()), (letter, tally), "{held} of {limit}");
+            let asked: Vec<_> = request.windows().map(|asked| (asked.letter, asked.tally())).collect();
+            assert_eq!(asked, [(letter, tally)], "{held} of {limit}");
         }
+    }
+
+    #[test]
+    fn a_tokens_own_window_comes_before_its_accounts() {
+        let own = Some(OwnWindow { log: "log:token:7".to_owned(), limit: 5, held: LONG });
+        let request = WindowRequest { own, ..request(60, 0) };
+        let asked: Vec<_> = request.windows().map(|asked| (asked.log, asked.limit, asked.letter)).collect();
+        assert_eq!(asked, [("log:token:7", 5, b'O'), ("log", 60, b's')]);
     }
 }

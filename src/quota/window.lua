@@ -8,15 +8,20 @@
 -- A short log is read whole by every request. A long one is never: next to it, a tally holds what an answer needs, so that a
 -- request costs the same whether the window holds six hundred requests or a hundred thousand.
 --
--- KEYS     of each request the log of its account; a long log is followed by its tally. A key may come more than once
+-- A request of a token that has a budget of its own asks for two windows, its own and then its account's, and takes a place
+-- in both or in neither.
+--
+-- KEYS     of each window its log; a long log is followed by its tally. A key may come more than once
 -- ARGV[1]  window in ms
 -- ARGV[2]  expiry in ms of a log that is written whole. After each request a log is kept for at least half of it, which is
 --          more than the window
--- ARGV[3]  9 bytes per request. Limit: 4 bytes, big-endian. Operation: "l" looks, "s" spends, "r" spends and reports the
---          usage; in upper case if the log is long. Token: 4 bytes, as in the log
--- Returns  texts. The first has 12 bytes per request, three big-endian numbers: what remains; the ms to wait until a
+-- ARGV[3]  9 bytes per window. Limit: 4 bytes, big-endian. Operation: "l" looks, "s" spends, "r" spends and reports the
+--          usage, "o" spends if the next window, which is the account's, can spend too; in upper case if the log is long.
+--          Token: 4 bytes, as in the log
+-- Returns  texts. The first has 12 bytes per window, three big-endian numbers: what remains; the ms to wait until a
 --          request can be admitted, or 0; and what is reported: -1 nothing, -2 a tally, else a log, of which this many bytes
---          have left the window. A look, "r" and a refusal report. The logs and tallies follow, in order. A log is as it was
+--          have left the window. A look, "r" and a refusal report; so does an account's window that was only looked at,
+--          since the token's own is full. The logs and tallies follow, in order. A log is as it was
 --          before its request. A tally includes it, and has 8 bytes per share: a token, and a number of its requests; the
 --          shares of a token add up, and may be negative. If a key holds something else, -1 remains, and the log is a
 --          message. (Numbers would cost both sides more than all of the rest.)
@@ -41,8 +46,9 @@ local kept = expiry / 2
 local part = kept / 8
 local this_part = math.floor(now / part)
 
-local heads, reports = {}, {''}
+local heads, reports, admits = {}, {''}, true
 local function answer(remaining, wait, report, left)
+  admits = wait == 0 and remaining >= 0
   heads[#heads + 1] = pack('>i4I4i4', remaining, wait, report and left or -1)
   if report then reports[#reports + 1] = report end
 end
@@ -75,6 +81,7 @@ local function decide(key, limit, operation, token)
     return answer(0, window - passed + 1, log, left)
   end
   if operation == 'l' then return answer(limit - used, 0, log, left) end
+  if operation == 'o' then return answer(limit - used, 0) end
   if length == 0 or left * 16 > length or left > 128 or newest >= future then
     local counted = string.sub(log, left + 1)
     if newest >= future then
@@ -141,7 +148,8 @@ end
 -- is another one, and all is counted again.
 local function decide_long(key, tally, limit, operation, token)
   local stored
-  if operation == 'S' then stored = redis.pcall('GETRANGE', tally, '0', '15') else stored = redis.pcall('GET', tally) or '' end
+  local reports_nothing = operation == 'S' or operation == 'O'
+  if reports_nothing then stored = redis.pcall('GETRANGE', tally, '0', '15') else stored = redis.pcall('GET', tally) or '' end
   local first = redis.pcall('GETRANGE', key, '0', '7')
   if type(first) == 'table' then return answer(-1, 0, first.err, 0) end
   if type(stored) == 'table' then return answer(-1, 0, stored.err, 0) end
@@ -188,21 +196,22 @@ local function decide_long(key, tally, limit, operation, token)
   if not is_tallied or changed >= 256 then
     local counts = {}
     if is_tallied then
-      if operation == 'S' then stored = call('GET', tally) end
+      if reports_nothing then stored = call('GET', tally) end
       for place = 17, #stored, 8 do
         local token, requests = unpack('>c4i4', stored, place)
         counts[token] = requests
       end
     end
     report = length > 0 and write_tally(tally, left, length, first, count_changes(counts)) or ''
-  elseif passed or operation ~= 'S' then
-    if operation == 'S' then stored = call('GET', tally) end
+  elseif passed or not reports_nothing then
+    if reports_nothing then stored = call('GET', tally) end
     local changes = {string.sub(stored, 17)}
     for token, change in pairs(count_changes({})) do changes[#changes + 1] = pack('>c4i4', token, change) end
     report = table.concat(changes)
   end
   if passed then return answer(0, window - passed + 1, report, -2) end
   if operation == 'L' then return answer(limit - used, 0, report, -2) end
+  if operation == 'O' then return answer(limit - used, 0) end
 
   if left == length or left > 256 and left * 16 > length then
     local counted = read(key, left, length)
@@ -216,16 +225,33 @@ local function decide_long(key, tally, limit, operation, token)
   return answer(limit - used - 1, 0, operation == 'R' and report .. token .. '\0\0\0\1', -2)
 end
 
-local at = 1
+-- `own` is the token's own window while that of its account is decided.
+local at, own = 1, nil
 for place = 1, #ARGV[3], 9 do
   local limit, operation, token = unpack('>I4c1c4', ARGV[3], place)
-  if operation < 'a' then
+  local is_long = operation < 'a'
+  if own and not own.admits then operation = is_long and 'L' or 'l' end
+  if is_long then
     decide_long(KEYS[at], KEYS[at + 1], limit, operation, token)
-    at = at + 2
   else
     decide(KEYS[at], limit, operation, token)
-    at = at + 1
   end
+  if own then
+    if own.admits and admits then
+      if own.is_long then
+        decide_long(KEYS[own.at], KEYS[own.at + 1], own.limit, 'S', token)
+      else
+        decide(KEYS[own.at], own.limit, 's', token)
+      end
+      -- What was answered before it spent.
+      local spent = table.remove(heads)
+      heads[#heads - 1] = spent
+    end
+    own = nil
+  elseif operation == 'o' or operation == 'O' then
+    own = {at = at, limit = limit, is_long = is_long, admits = admits}
+  end
+  at = at + (is_long and 2 or 1)
 end
 reports[1] = table.concat(heads)
 return reports

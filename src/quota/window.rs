@@ -27,14 +27,19 @@ struct Admission {
 impl Window {
     /// Admits a request and returns how many more would be admitted, or the time until one can be.
     pub(super) fn admit(&mut self, now: u64, span: u64, limit: u32, token: u32) -> Result<u32, u64> {
-        self.forget(now, span);
-        let (used, limit) = (self.admitted.len(), limit as usize);
-        if used >= limit {
-            // The request that must leave before there is room. If the limit was lowered, this is not the oldest.
-            return Err(self.admitted[used - limit].at + span + 1 - now);
+        if let Some(wait) = self.wait(now, span, limit) {
+            return Err(wait);
         }
         self.push(Admission { at: now, token });
-        Ok(u32::try_from(limit - used - 1).expect("no more than the limit"))
+        Ok(self.places(limit))
+    }
+
+    /// The time until a request can be admitted; `None` if one can be now.
+    pub(super) fn wait(&mut self, now: u64, span: u64, limit: u32) -> Option<u64> {
+        self.forget(now, span);
+        // The request that must leave before there is room. If the limit was lowered, this is not the oldest.
+        let last = self.admitted.len().checked_sub(limit as usize)?;
+        Some(self.admitted[last].at + span + 1 - now)
     }
 
     /// Records a request that was admitted elsewhere. Only the newest `limit` requests decide about the next one;
@@ -62,6 +67,10 @@ impl Window {
     /// How many requests would be admitted now.
     pub(super) fn remaining(&mut self, now: u64, span: u64, limit: u32) -> u32 {
         self.forget(now, span);
+        self.places(limit)
+    }
+
+    fn places(&self, limit: u32) -> u32 {
         limit.saturating_sub(u32::try_from(self.admitted.len()).unwrap_or(u32::MAX))
     }
 

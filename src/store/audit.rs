@@ -33,6 +33,8 @@ pub enum AuditSource {
     Command,
     /// The operator API.
     Operator,
+    /// A request that the gateway refused.
+    Gateway,
 }
 
 impl AuditSource {
@@ -43,6 +45,7 @@ impl AuditSource {
             Self::Administration => "administration",
             Self::Command => "command",
             Self::Operator => "operator",
+            Self::Gateway => "gateway",
         }
     }
 }
@@ -50,7 +53,7 @@ impl AuditSource {
 /// Who makes a change.
 #[derive(Clone, Debug)]
 pub struct Actor {
-    /// The e-mail address of an administrator, or the name of a system user.
+    /// The e-mail address of an administrator, the name of a system user, or `formgate` itself.
     pub name: String,
     /// Through what.
     pub source: AuditSource,
@@ -105,7 +108,7 @@ pub struct AuditRecord {
     pub at: Timestamp,
     /// Who made it.
     pub actor: String,
-    /// Through what: `administration`, `command`, `operator`.
+    /// Through what: `administration`, `command`, `operator`, `gateway`.
     pub source: String,
     /// From which network.
     pub network: Option<String>,

@@ -6,8 +6,10 @@ use std::collections::HashMap;
 use serde::Deserialize;
 
 use super::derived::totals::{CountedList, STALE, not_negative};
-use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Sql, sql, truth};
-use super::{Store, StoreError};
+use super::statement::{
+    Fields, ListRecord, MalformedRecord, Page, PageRequest, PageScan, SortDirection, Sql, sql, truth,
+};
+use super::{FormReach, Store, StoreError};
 
 /// A form as lists show it.
 #[derive(Clone, Debug, Deserialize)]
@@ -63,7 +65,21 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_forms(&self, page: PageRequest) -> Result<Page<FormSummary>, StoreError> {
-        let reader = self.database.reader().await?;
+        let mut reader = self.database.reader().await?;
+        if let FormReach::Forms(reach) = self.reach() {
+            // One without a parent is in reach only if it is named, so there are few.
+            let sql = sql!(
+                "SELECT (SELECT count(*) FROM forms WHERE NOT disabled AND parent_id IS NULL AND id {in reach}),
+                   ({records: id, name, anonymous}
+                    FROM (SELECT id, name, anonymous FROM forms
+                          WHERE NOT disabled AND parent_id IS NULL AND id {in reach}
+                          ORDER BY id{page scan}) AS page)",
+                reach,
+                scan = PageScan::forward(page, SortDirection::Ascending),
+            );
+            let row = reader.fetch_one(sql).await?;
+            return Ok(Page { items: row.records(1)?, total: not_negative(row.get(0)?) });
+        }
         let start = CountedList::Forms.start_of(page);
         let sql = sql!(
             "SELECT {+total}, {+stale},
@@ -115,8 +131,9 @@ impl Store {
             "SELECT name, anonymous,
                ({records: id, gid, name, type}
                 FROM (SELECT * FROM elements WHERE form_id = forms.id ORDER BY position, id) AS e)
-             FROM forms WHERE id = {id}",
+             FROM forms WHERE id = {id}{+in_reach}",
             id,
+            in_reach = self.reach().of_row("forms.id"),
         );
         let rows = reader.fetch_all(sql).await?;
         let Some(row) = rows.first() else { return Ok(None) };

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use super::engine::PooledConnection;
 use super::filter::SortBy;
 use super::statement::{Fields, ListRecord, MalformedRecord, Row, SortDirection, Sql, sql};
-use super::{Store, StoreError};
+use super::{FormReach, Store, StoreError};
 
 pub use parts::{SubmissionPart, SubmissionReader};
 
@@ -301,17 +301,21 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn submission(&self, id: i64) -> Result<Submissions, StoreError> {
         let mut reader = self.database.reader().await?;
-        let sql = select_rows(FormFields::EveryRow, || sql!("= {id}", id));
+        let sql = select_rows(FormFields::EveryRow, self.reach(), || sql!("= {id}", id));
         Ok(Submissions::in_order(vec![id], SubmissionRows::fetch(&mut reader, sql).await?)?)
     }
 }
 
-/// Submissions by id, in the order of the ids, without those that are not returned by themselves.
-pub(super) async fn read_submissions(reader: &mut PooledConnection, ids: Vec<i64>) -> Result<Submissions, StoreError> {
+/// Submissions by id, in the order of the ids, without those that are not returned by themselves or out of reach.
+pub(super) async fn read_submissions(
+    reader: &mut PooledConnection,
+    ids: Vec<i64>,
+    reach: &FormReach,
+) -> Result<Submissions, StoreError> {
     if ids.is_empty() {
         return Ok(Submissions::default());
     }
-    let sql = select_rows(FormFields::OncePerForm, || sql!("{in unsized ids}", ids = &ids));
+    let sql = select_rows(FormFields::OncePerForm, reach, || sql!("{in unsized ids}", ids = &ids));
     Ok(Submissions::in_order(ids, SubmissionRows::fetch(reader, sql).await?)?)
 }
 
@@ -327,7 +331,7 @@ pub(super) enum FormFields {
 }
 
 /// The rows of [`Submissions`], with [`COLUMNS`] columns. `among` is the condition on the ids.
-pub(super) fn select_rows(fields: FormFields, among: impl Fn() -> Sql) -> Sql {
+pub(super) fn select_rows(fields: FormFields, reach: &FormReach, among: impl Fn() -> Sql) -> Sql {
     sql!(
         "SELECT {+columns}
          FROM (
@@ -336,10 +340,11 @@ pub(super) fn select_rows(fields: FormFields, among: impl Fn() -> Sql) -> Sql {
            SELECT m.id, m.parent_id AS child_of, m.form_id, m.status, {instant m.created_at} AS created_at,
              {instant m.updated_at} AS updated_at
            FROM submissions p JOIN forms f ON f.id = p.form_id CROSS JOIN submissions m
-           WHERE f.graduated AND m.parent_id = p.id AND NOT m.draft AND p.id {+among}) AS m",
+           WHERE f.graduated AND m.parent_id = p.id AND NOT m.draft AND p.id {+among}{+in_reach}) AS m",
         columns = columns(fields, MAX_ROW_BYTES),
-        shown = shown(among()),
+        shown = shown(among(), reach),
         among = among(),
+        in_reach = reach.of_row("p.form_id"),
     )
 }
 
@@ -378,8 +383,8 @@ impl FormFields {
     }
 }
 
-/// Submissions that are returned by themselves. `among` is the condition on the ids.
-fn shown(among: Sql) -> Sql {
+/// Submissions that are returned by themselves, and in reach. `among` is the condition on the ids.
+fn shown(among: Sql, reach: &FormReach) -> Sql {
     // A scalar subquery is not evaluated if there is no parent, and Postgres does not turn it into a join.
     sql!(
         "SELECT m.id, CAST(NULL AS bigint) AS child_of, m.form_id, m.status, {instant m.created_at} AS created_at,
@@ -387,8 +392,9 @@ fn shown(among: Sql) -> Sql {
          FROM submissions m
          WHERE NOT m.draft AND NOT coalesce((SELECT f.graduated FROM submissions p JOIN forms f ON f.id = p.form_id
              WHERE p.id = m.parent_id), false)
-           AND m.id {+among}",
+           AND m.id {+among}{+in_reach}",
         among,
+        in_reach = reach.of_row("m.form_id"),
     )
 }
 

@@ -12,6 +12,7 @@ mod inspected;
 mod lease;
 mod lost;
 mod managing;
+mod owner;
 mod pending;
 mod progress;
 mod replay;
@@ -21,7 +22,7 @@ use jiff::Timestamp;
 
 use super::engine::{Transaction, retry};
 use super::statement::{Argument, Dialect, Page, PageRequest, Row, Sql, sql};
-use super::{Store, StoreError};
+use super::{FormReach, Store, StoreError};
 use crate::outbound::{DeliveryReason, url_identity};
 pub use ahead::EventsAhead;
 pub use attempts::AttemptRecord;
@@ -29,6 +30,8 @@ pub use due::{DueEvent, DueEvents, SentBody};
 pub use inspected::{HasSubscriptions, InspectedSubscription, SampleSubmission, SubscriptionCounts};
 pub use lease::LeasedSubscription;
 pub(super) use lost::note_lost_deletions;
+pub use managing::Resumed;
+pub(super) use owner::{end_leases, hand_over};
 pub use pending::PendingEvents;
 use pending::count_pending;
 pub use progress::{FailedEvent, Progress, Standing, Written};
@@ -128,8 +131,23 @@ pub struct Subscription {
     pub lost_until: Option<Timestamp>,
     /// How many events it has yet to be sent; large numbers are not counted to their end.
     pub pending: u64,
+    /// The token that made it, if one did.
+    pub made_by: Option<MakingToken>,
+    /// Whether it ends with its token.
+    pub bound: bool,
+    /// What it may be sent: what its token reaches.
+    reach: FormReach,
     position: Option<i64>,
     done_beyond: Vec<i64>,
+}
+
+/// The token that made a subscription.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MakingToken {
+    /// Its number.
+    pub id: i64,
+    /// Its name.
+    pub name: String,
 }
 
 /// Which subscriptions to delete.
@@ -161,15 +179,24 @@ pub enum Subscribed {
     TooMany,
 }
 
-/// The position is what [`LeasedSubscription`] would begin with.
-const COLUMNS: &str = "id, target_url, event, form_id, created_at, state, reason, failing_since, \
-    CASE WHEN state = 'failing' THEN next_attempt_at END, last_success_at, \
-    CASE WHEN position > (SELECT last_seq FROM change_state) THEN NULL ELSE position END, done_beyond, \
-    lost_deletions, lost_until";
+/// The columns of a subscription, as they are at an instant. The position is what [`LeasedSubscription`] would begin with.
+fn columns(now: Timestamp) -> Sql {
+    sql!(
+        "id, target_url, event, form_id, created_at, state, reason, failing_since,
+         CASE WHEN state = 'failing' THEN next_attempt_at END, last_success_at,
+         CASE WHEN position > (SELECT last_seq FROM change_state) THEN NULL ELSE position END, done_beyond,
+         lost_deletions, lost_until, {+has_ended}, bound, token_id, (SELECT t.name FROM tokens t WHERE t.id = token_id),
+         {+forms_of_token}",
+        has_ended = owner::has_ended(now),
+        forms_of_token = Sql::text(owner::FORMS),
+    )
+}
 
 impl Subscription {
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
-        Ok(Self {
+        let (token, name): (Option<i64>, Option<String>) = (row.get(16)?, row.get(17)?);
+        let forms: Option<String> = row.get(18)?;
+        let read = Self {
             id: row.get(0)?,
             target_url: row.get(1)?,
             event: row.get(2)?,
@@ -181,16 +208,29 @@ impl Subscription {
             next_attempt_at: row.get(8)?,
             last_success_at: row.get(9)?,
             pending: 0,
+            made_by: token.zip(name).map(|(id, name)| MakingToken { id, name }),
+            bound: row.get(15)?,
+            reach: FormReach::read(forms.as_deref())?,
             position: row.get(10)?,
             done_beyond: serde_json::from_str(&row.get::<String>(11)?).unwrap_or_default(),
             lost_deletions: row.get::<i64>(12)?.max(0).unsigned_abs(),
             lost_until: row.get(13)?,
-        })
+        };
+        Ok(if row.get(14)? { read.ended() } else { read })
+    }
+
+    /// The same once its token has ended.
+    fn ended(self) -> Self {
+        if !matches!(self.state.as_str(), "active" | "failing") {
+            return self;
+        }
+        let reason = Some(DeliveryReason::TokenEnded);
+        Self { state: "paused".to_owned(), reason, failing_since: None, next_attempt_at: None, ..self }
     }
 }
 
 impl Store {
-    /// Creates a subscription with a secret, or finds the existing one.
+    /// Creates a subscription with a secret, or finds the existing one, which is bound from then on if that is asked for.
     ///
     /// # Errors
     /// [`StoreError::Unsettled`] if what was written before can't be numbered in time; [`StoreError::Unavailable`],
@@ -198,6 +238,7 @@ impl Store {
     pub async fn subscribe(
         &self,
         key: &SubscriptionKey,
+        bound: bool,
         secret: &str,
         now: Timestamp,
     ) -> Result<Subscribed, StoreError> {
@@ -208,7 +249,11 @@ impl Store {
                 let mut transaction = self.database.begin().await?;
                 if let Some(form) = key.form {
                     // Locked, so that the form can't be deleted before the commit.
-                    let lock = sql!("SELECT id FROM forms WHERE id = {form} {pg: FOR KEY SHARE}", form);
+                    let lock = sql!(
+                        "SELECT id FROM forms WHERE id = {form}{+in_reach} {pg: FOR KEY SHARE}",
+                        form,
+                        in_reach = self.reach().of_row("forms.id"),
+                    );
                     if transaction.fetch_all(lock).await?.is_empty() {
                         return Ok(Subscribed::UnknownForm);
                     }
@@ -216,16 +261,22 @@ impl Store {
                 if transaction.dialect() == Dialect::Postgres {
                     transaction.command(LOCK).await?;
                 }
-                let same = spelled_alike(&mut transaction, &key.target_url, Some(key.event), Some(key.form)).await?;
-                if let Some(found) = same.into_iter().next() {
+                let same = spelled_alike(&mut transaction, &key.target_url, Some(key.event), Some(key.form), now).await?;
+                if let Some(mut found) = same.into_iter().find(|known| self.would_be(known, bound)) {
+                    if bound && !found.bound {
+                        let bind = sql!("UPDATE subscriptions SET bound = TRUE WHERE id = {id}", id = found.id);
+                        transaction.execute(bind).await?;
+                        found.bound = true;
+                    }
                     let mut found = [found];
                     count_pending(transaction.connection(), &mut found).await?;
+                    transaction.commit().await?;
                     let [found] = found;
                     return Ok(Subscribed::Existing(found));
                 }
                 let insert = sql!(
-                    "INSERT INTO subscriptions (target_url, event, form_id, secret, created_at, position)
-                     SELECT {target_url}, {event}, {form}{pg: ::bigint}, {secret}, {now}, last_seq
+                    "INSERT INTO subscriptions (target_url, event, form_id, secret, created_at, token_id, bound, position)
+                     SELECT {target_url}, {event}, {form}{pg: ::bigint}, {secret}, {now}, {token}{pg: ::bigint}, {bound}, last_seq
                      FROM change_state
                      WHERE (SELECT count(*) FROM subscriptions) < {most}
                      ON CONFLICT DO NOTHING
@@ -235,8 +286,10 @@ impl Store {
                     form = key.form,
                     secret = Argument::Secret(secret.to_owned()),
                     now,
+                    token = self.caller.token,
+                    bound,
                     most = MAX_SUBSCRIPTIONS,
-                    columns = Sql::text(COLUMNS),
+                    columns = columns(now),
                 );
                 if let Some(row) = transaction.fetch_all(insert).await?.pop() {
                     let subscription = Subscription::read(&row)?;
@@ -263,14 +316,15 @@ impl Store {
             let ids = match which {
                 Unsubscription::Id(id) => vec![*id],
                 Unsubscription::Target { target_url, event, form } => {
-                    let found = spelled_alike(&mut transaction, target_url, *event, *form).await?;
-                    found.iter().map(|subscription| subscription.id).collect()
+                    let found = spelled_alike(&mut transaction, target_url, *event, *form, Timestamp::now()).await?;
+                    found.iter().filter(|known| self.manages(known)).map(|known| known.id).collect()
                 }
             };
             if ids.is_empty() {
                 return Ok(0);
             }
-            let deleted = transaction.execute(sql!("DELETE FROM subscriptions WHERE id {in ids}", ids)).await?;
+            let delete = sql!("DELETE FROM subscriptions WHERE id {in ids}{+own}", ids, own = self.own());
+            let deleted = transaction.execute(delete).await?;
             transaction.commit().await?;
             Ok(deleted)
         })
@@ -284,10 +338,12 @@ impl Store {
     pub async fn list_subscriptions(&self, page: PageRequest) -> Result<Page<Subscription>, StoreError> {
         self.number_before_reading().await?;
         let mut reader = self.database.reader().await?;
-        let total: i64 = reader.fetch_one(sql!("SELECT count(*) FROM subscriptions")).await?.get(0)?;
+        let count = sql!("SELECT count(*) FROM subscriptions WHERE TRUE{+own}", own = self.own());
+        let total: i64 = reader.fetch_one(count).await?.get(0)?;
         let sql = sql!(
-            "SELECT {+columns} FROM subscriptions ORDER BY id LIMIT {size} OFFSET {offset}",
-            columns = Sql::text(COLUMNS),
+            "SELECT {+columns} FROM subscriptions WHERE TRUE{+own} ORDER BY id LIMIT {size} OFFSET {offset}",
+            columns = columns(Timestamp::now()),
+            own = self.own(),
             size = page.size,
             offset = page.offset(),
         );
@@ -304,7 +360,12 @@ impl Store {
     pub async fn find_subscription(&self, id: i64) -> Result<Option<Subscription>, StoreError> {
         self.number_before_reading().await?;
         let mut reader = self.database.reader().await?;
-        let sql = sql!("SELECT {+columns} FROM subscriptions WHERE id = {id}", columns = Sql::text(COLUMNS), id);
+        let sql = sql!(
+            "SELECT {+columns} FROM subscriptions WHERE id = {id}{+own}",
+            columns = columns(Timestamp::now()),
+            id,
+            own = self.own(),
+        );
         let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
         let mut found = [Subscription::read(&row)?];
         count_pending(&mut reader, &mut found).await?;
@@ -320,8 +381,9 @@ async fn spelled_alike(
     target_url: &str,
     event: Option<Event>,
     form: Option<Option<i64>>,
+    now: Timestamp,
 ) -> Result<Vec<Subscription>, StoreError> {
-    let sql = sql!("SELECT {+columns} FROM subscriptions ORDER BY id", columns = Sql::text(COLUMNS));
+    let sql = sql!("SELECT {+columns} FROM subscriptions ORDER BY id", columns = columns(now));
     let rows = transaction.fetch_all(sql).await?;
     let mut found = rows.iter().map(Subscription::read).collect::<Result<Vec<_>, _>>()?;
     let wanted = url_identity(target_url);

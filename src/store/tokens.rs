@@ -4,15 +4,19 @@
 //! cached there, and a cached one can only be compared with the node's clock. With two clocks a node would refuse a
 //! token when it looks it up and accept the same token from its cache.
 
+mod changing;
 mod hours;
 mod last_used;
+mod limits;
 mod rotating;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+pub use self::changing::ChangedToken;
 pub use self::hours::{CommitMark, RequestCounts, TokenHour};
 pub use self::last_used::{TokenUse, UsesNotWritten};
+pub use self::limits::{LimitFault, ListFault, Networks, Scope, Scopes, TokenLimits};
 pub use self::rotating::RotatedToken;
 use super::audit::{self, Actor, AuditEntry};
 use super::engine::{Transaction, retry};
@@ -31,7 +35,9 @@ pub struct NewToken {
     pub digest: [u8; 32],
     /// From this instant on it is refused. None: never.
     pub expires_at: Option<Timestamp>,
-    /// The token that this one was created to replace.
+    /// What it is limited to.
+    pub limits: TokenLimits,
+    /// The token that this one was created to replace. It has that one's limits.
     pub replaces: Option<i64>,
     /// Identifies the form that was sent: a second token with the same key is not created.
     pub form_key: Option<String>,
@@ -46,7 +52,7 @@ pub enum CreatedToken {
     Existing {
         /// Its id.
         id: i64,
-        /// Whether the form had the same name and expiry.
+        /// Whether the form had the same name, expiry and limits.
         is_same: bool,
     },
 }
@@ -79,10 +85,12 @@ pub struct TokenRecord {
     pub last_used_route: Option<String>,
     /// The network of the caller at its last use: an IPv4 /24 or an IPv6 /48.
     pub last_used_network: Option<String>,
+    /// What it is limited to.
+    pub limits: TokenLimits,
 }
 
 pub(super) const COLUMNS: &str = "id, name, prefix, digest, created_at, last_used_at, revoked_at, expires_at, created_by, \
-                       replaces, last_used_route, last_used_network";
+                       replaces, last_used_route, last_used_network, scopes, forms, networks, requests_per_minute";
 
 impl TokenRecord {
     pub(super) fn read(row: &Row) -> Result<Self, sqlx::Error> {
@@ -99,6 +107,7 @@ impl TokenRecord {
             replaces: row.get(9)?,
             last_used_route: row.get(10)?,
             last_used_network: row.get(11)?,
+            limits: TokenLimits::read(row, 12)?,
         })
     }
 
@@ -229,6 +238,10 @@ fn details(token: &NewToken) -> Value {
     if let Some(replaces) = token.replaces {
         details["replaces"] = replaces.into();
     }
+    let unlimited = TokenLimits::default().to_json();
+    for (key, value) in token.limits.to_json().into_iter().filter(|(key, value)| unlimited[key] != *value) {
+        details[key] = value;
+    }
     details
 }
 
@@ -241,8 +254,10 @@ async fn insert(
 ) -> Result<CreatedToken, StoreError> {
     // The index of the keys is partial on SQLite, where it has to be named like this.
     let insert = sql!(
-        "INSERT INTO tokens (name, prefix, digest, created_at, expires_at, created_by, replaces, form_key)
-         VALUES ({name}, {prefix}, {digest}, {now}, {expires_at}, {created_by}, {replaces}, {form_key})
+        "INSERT INTO tokens (name, prefix, digest, created_at, expires_at, created_by, replaces, form_key, scopes, forms,
+           networks, requests_per_minute)
+         VALUES ({name}, {prefix}, {digest}, {now}, {expires_at}, {created_by}, {replaces}, {form_key}, {scopes}, {forms},
+           {networks}, {requests_per_minute})
          ON CONFLICT (form_key) WHERE form_key IS NOT NULL DO NOTHING
          RETURNING id
          {scans: SQLite looks for references to a new row, if others are missing already}",
@@ -254,13 +269,18 @@ async fn insert(
         created_by = &by.name,
         replaces = token.replaces,
         form_key = token.form_key.as_deref(),
+        scopes = token.limits.scopes.stored(),
+        forms = token.limits.forms.stored(),
+        networks = token.limits.networks.stored(),
+        requests_per_minute = token.limits.stored_budget(),
     );
     if let Some(row) = transaction.connection().fetch_optional(insert).await? {
         return Ok(CreatedToken::New(row.get(0)?));
     }
     // A rotation changes when the token that it replaces expires.
     let find = sql!(
-        "SELECT id, name, expires_at, EXISTS (SELECT 1 FROM tokens newer WHERE newer.replaces = tokens.id)
+        "SELECT id, name, expires_at, EXISTS (SELECT 1 FROM tokens newer WHERE newer.replaces = tokens.id),
+           scopes, forms, networks, requests_per_minute
          FROM tokens
          WHERE form_key = {form_key}
          {scans: a form is rarely sent again, and an account has few tokens}",
@@ -270,6 +290,9 @@ async fn insert(
     let (name, expires_at): (String, Option<Timestamp>) = (row.get(1)?, row.get(2)?);
     // Databases store microseconds.
     let expires = |at: Option<Timestamp>| at.map(Timestamp::as_microsecond);
-    let is_same = name == token.name && (row.get(3)? || expires(expires_at) == expires(token.expires_at));
+    let is_same = name == token.name
+        && (row.get(3)? || expires(expires_at) == expires(token.expires_at))
+        // Limits may have been set later.
+        && (token.limits == TokenLimits::default() || TokenLimits::read(&row, 4)? == token.limits);
     Ok(CreatedToken::Existing { id: row.get(0)?, is_same })
 }

@@ -298,6 +298,7 @@ pub async fn write(writes: Vec<UnwrittenUses>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::TokenLimits;
     use crate::tenant::usage::RateOutcome;
 
     #[test]
@@ -322,8 +323,14 @@ mod tests {
     fn a_use_that_is_stored_already_is_due_an_hour_later_and_due_once() {
         let usage = TokenUsage::default();
         let (last_used, at) = (LastUsed::default(), |minute| Timestamp::from_second(minute * 60 + 7).unwrap());
-        let token =
-            |stored_use| Token { id: 1, name: "one".into(), expires_at: None, stored_use, noted: i64::MIN.into() };
+        let token = |stored_use| Token {
+            id: 1,
+            name: "one".into(),
+            limits: TokenLimits::default(),
+            expires_at: None,
+            stored_use,
+            noted: i64::MIN.into(),
+        };
         let stored = token(Some(1000));
         for (minute, is_due) in [(1000, false), (1000 + PAUSE - 1, false), (1000 + PAUSE, true), (1000 + PAUSE, false)]
         {
@@ -338,7 +345,14 @@ mod tests {
     #[test]
     fn requests_that_have_waited_for_an_hour_are_written_after_the_next_one() {
         let (last_used, usage) = (LastUsed::default(), TokenUsage::default());
-        let token = Token { id: 1, name: "one".into(), expires_at: None, stored_use: Some(5000), noted: 0.into() };
+        let token = Token {
+            id: 1,
+            name: "one".into(),
+            limits: TokenLimits::default(),
+            expires_at: None,
+            stored_use: Some(5000),
+            noted: 0.into(),
+        };
         let is_due = |minute| {
             let at = Timestamp::from_second(minute * 60).unwrap();
             usage.count(1, RateOutcome::Admitted, at);

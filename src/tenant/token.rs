@@ -21,7 +21,7 @@ pub use self::creating::{
     CreateTokenError, Created, NewTokenRequest, Rotated, RotationRequest, create, is_valid_name, rotate,
 };
 use super::last_used;
-use crate::store::TokenRecord;
+use crate::store::{FormReach, TokenLimits, TokenRecord};
 
 const PREFIX: &str = "fg_";
 const RANDOM: usize = 40;
@@ -134,6 +134,8 @@ pub struct Token {
     pub id: i64,
     /// Its name, chosen by the administrator.
     pub name: Arc<str>,
+    /// What it is limited to.
+    pub limits: TokenLimits,
     /// From this instant on it is refused.
     pub(super) expires_at: Option<Timestamp>,
     /// When it was last used by what is stored, in whole minutes since 1970, if it was used.
@@ -148,10 +150,17 @@ impl Token {
         Self {
             id: record.id,
             name: record.name.as_str().into(),
+            limits: record.limits.clone(),
             expires_at: record.expires_at,
             stored_use,
             noted: AtomicI64::new(i64::MIN),
         }
+    }
+
+    /// What it reaches.
+    #[must_use]
+    pub fn reach(&self) -> &FormReach {
+        &self.limits.forms
     }
 
     /// Whether it has expired.

@@ -108,11 +108,17 @@ impl TokenVerifier {
     }
 
     /// The tenant's token with a digest; `None` for an unknown token, a revoked one, an expired one and another
-    /// tenant's alike.
+    /// tenant's alike. A known one that is not accepted is looked up as often as an unknown one, so that the time of a
+    /// refusal doesn't tell them apart.
     ///
     /// # Errors
     /// The [`StoreError`] if the tenant's database fails.
-    pub async fn verify(&self, tenant: &Tenant, digest: TokenDigest) -> Result<Option<Arc<Token>>, Arc<StoreError>> {
+    pub async fn verify(
+        &self,
+        tenant: &Tenant,
+        digest: TokenDigest,
+        is_accepted: impl Fn(&Token) -> bool + Send + Sync,
+    ) -> Result<Option<Arc<Token>>, Arc<StoreError>> {
         let (changes, key) = (self.changes(tenant), (tenant.tokens.generation, digest));
         let before = self.answers.get(&key).await;
         let mut from_memory = true;
@@ -128,7 +134,11 @@ impl TokenVerifier {
             CachedAnswer { answer, at: Instant::now(), changes, stamp }
         };
         let entry = self.answers.entry(key);
-        let entry = entry.or_insert_with_if(look_up, |cached| !self.is_valid(cached, changes)).await;
+        let is_due = |cached: &CachedAnswer| {
+            let is_refused = matches!(&cached.answer, LookUpResult::Known(token) if !is_accepted(token));
+            !self.is_valid(cached, changes) || is_refused && !self.is_receiving()
+        };
+        let entry = entry.or_insert_with_if(look_up, is_due).await;
         // After the look-up, which may have waited.
         let is_valid = |token: &Arc<Token>| !token.is_expired(Timestamp::now());
         let (check, verified) = match (entry.into_value().answer, from_memory) {
@@ -148,8 +158,12 @@ impl TokenVerifier {
         (self.missed.load(Ordering::Acquire), tenant.tokens.changes())
     }
 
+    fn is_receiving(&self) -> bool {
+        self.listening.as_ref().is_some_and(TokenChangeSubscription::is_receiving)
+    }
+
     fn is_valid(&self, cached: &CachedAnswer, changes: (u64, u64)) -> bool {
-        let is_receiving = self.listening.as_ref().is_some_and(TokenChangeSubscription::is_receiving);
+        let is_receiving = self.is_receiving();
         let valid_for = match (&cached.answer, &self.listening) {
             (LookUpResult::Failed(_), _) => return false,
             (LookUpResult::Unknown, _) if !is_receiving => return false,
@@ -179,7 +193,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::host::HostName;
-    use crate::store::{Actor, Reach, Store, migrate};
+    use crate::store::{Actor, Reach, Store, TokenLimits, migrate};
     use crate::tenant::Directory;
     use crate::tenant::token::{self, Created, NewTokenRequest};
 
@@ -211,7 +225,8 @@ mod tests {
         migrate(location, Reach::Served).await.unwrap();
         let store = Store::open(location, 1).await.unwrap();
         let by = Actor::command("root");
-        let request = NewTokenRequest { name: "one".into(), expires_at: None, form_key: None };
+        let request =
+            NewTokenRequest { name: "one".into(), expires_at: None, limits: TokenLimits::default(), form_key: None };
         let Created::New { id, token } = token::create(&store, request, &by).await.unwrap() else { panic!() };
 
         let directory = Directory::new(&config.tenants, &Directory::default());
@@ -221,7 +236,7 @@ mod tests {
             let checks = &verifier.metrics.token_checks;
             (checks.get(TokenCheck::KnownByDatabase), checks.get(TokenCheck::KnownByMemory))
         };
-        let verify = async || verifier.verify(tenant, token.digest()).await.unwrap();
+        let verify = async || verifier.verify(tenant, token.digest(), |_| true).await.unwrap();
 
         assert!(verify().await.is_some());
         age(&verifier).await;

@@ -188,7 +188,7 @@ impl Sender {
         _ = timeout(GATHER, gathering).await;
     }
 
-    /// Reads the next due events. Returns whether the log is still the same.
+    /// Reads the next due events. Returns whether the lease still holds.
     async fn read(&mut self) -> Result<bool, StoreError> {
         let is_fast = self.read_at.is_some_and(|at| at.elapsed() < READ_AGAIN);
         self.read_at_once = if is_fast { (self.read_at_once * 2).min(MAX_READ_AT_ONCE) } else { READ_AT_ONCE };
@@ -241,6 +241,7 @@ impl Sender {
                 host: &self.tenant.address,
                 subscription: self.leased.id,
                 of_form: self.leased.form,
+                reach: &self.leased.reach,
                 form: event.form,
                 submission: event.submission,
                 cursor: &cursor,

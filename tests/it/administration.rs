@@ -13,6 +13,7 @@ mod protection;
 mod roles;
 mod scene;
 mod sessions;
+mod token_limits;
 mod tokens;
 mod usage;
 mod webhooks;

@@ -9,6 +9,7 @@ mod ignored;
 mod inexact;
 mod me;
 mod openapi;
+mod reach;
 pub(crate) mod submission;
 mod subscription;
 pub(crate) mod world;

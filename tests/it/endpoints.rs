@@ -55,6 +55,39 @@ fn the_endpoints_of_the_api_are_the_described_operations() {
     }
 }
 
+/// The scopes that each operation needs, by method and path.
+fn scopes_by_operation() -> BTreeMap<String, Vec<String>> {
+    let mut found = BTreeMap::new();
+    for (path, item) in API.document["paths"].as_object().expect("paths") {
+        for (method, operation) in item.as_object().expect("operations").iter().filter(|(key, _)| *key != "parameters")
+        {
+            let security = operation.get("security").unwrap_or(&API.document["security"]);
+            let [alternative] = &security.as_array().expect("a list")[..] else {
+                panic!("{method} {path}: {security}")
+            };
+            let scopes = alternative["token"].as_array().expect("the scheme of tokens").iter();
+            let scopes = scopes.map(|scope| scope.as_str().expect("a name").to_owned()).collect();
+            found.insert(format!("{} {path}", method.to_uppercase()), scopes);
+        }
+    }
+    found
+}
+
+#[test]
+fn each_operation_is_described_with_the_scopes_that_its_endpoint_needs() {
+    let described = scopes_by_operation();
+    for endpoint in api::ENDPOINTS.iter() {
+        let scopes: Vec<_> = endpoint.handler.scopes.iter().map(|scope| scope.as_str().to_owned()).collect();
+        assert_eq!(described[endpoint.name], scopes, "{}", endpoint.name);
+        if let Some(path) = endpoint.name.strip_prefix("GET ") {
+            assert_eq!(described[&format!("HEAD {path}")], scopes, "HEAD {path}");
+        }
+        let has_refusal =
+            API.document["paths"][endpoint.path][endpoint.method.as_str().to_lowercase()]["responses"].get("403");
+        assert_eq!(has_refusal.is_some(), !scopes.is_empty(), "{}", endpoint.name);
+    }
+}
+
 #[test]
 fn the_endpoints_of_the_operator_api_are_the_described_operations() {
     let operations = described(&OPERATOR);

@@ -10,10 +10,12 @@ mod head;
 mod hostile;
 mod limits;
 mod memory;
+mod networks;
 mod outage;
 mod resolve;
 mod respond;
 mod route;
+mod scopes;
 mod unread;
 mod verify;
 

@@ -3,6 +3,7 @@
 mod commands;
 mod exact;
 mod kinds;
+mod own;
 mod tokens;
 mod usage;
 mod window;

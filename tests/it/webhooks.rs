@@ -1,5 +1,6 @@
 //! The delivery of webhooks, from a change in a database to the receiver.
 
+mod bound;
 mod clock;
 mod deliveries;
 mod delivery;
@@ -11,6 +12,7 @@ mod metrics;
 mod once;
 mod order;
 mod quiet;
+mod reach;
 mod recipes;
 mod replay;
 mod scene;

@@ -36,6 +36,7 @@ page! {
         TokenValueTexts: token_value;
         TokenTexts: token;
         TokenFactsTexts: token_facts;
+        TokenLimitsTexts: token_limits;
         RevokeTexts: revoke;
         WebhooksTexts: webhooks;
         WebhookTexts: webhook;
@@ -182,6 +183,17 @@ page! {
 }
 
 page! {
+    /// What a token is limited to.
+    TokenLimitsTexts {
+        Text: heading, lead, change, scopes, forms_read, submissions_read, groups_read, groups_write,
+            webhooks_manage, scim, everything, none_is_all, some, forms, forms_note, every_form, bad_form, no_form, many_forms,
+            networks, networks_note, everywhere,
+            budget, budget_note, of_account, no_choice, no_scope, bad_network, host_bits, no_network,
+            many_networks, bad_budget, not_changed;
+    }
+}
+
+page! {
     /// The page that asks whether to revoke a token.
     RevokeTexts {
         Text: heading, last_used, stops, never_used, soon_by_redis, soon, lasting, button, keep,
@@ -204,7 +216,7 @@ page! {
     WebhookTexts {
         Text: heading, paused, resumed, replayed, test_accepted, test_failed, answered,
             no_submission, unusable, drill, secret_lead, receiver, of_form, failing_since, next_attempt,
-            lost, lost_until, created, delivery, delivery_lead, test, pause, resume, replay, rotate_heading,
+            lost, lost_until, created, made_by, bound, unbound, token_ended, delivery, delivery_lead, test, pause, resume, replay, rotate_heading,
             rotate_lead, grace, leaked, rotate, already_rotated, attempts, lists, all, failed,
             none_failed, none, caption, event, attempt, when, outcome, took, was_accepted,
             was_failed, no_action, no_grace, unknown;
@@ -284,7 +296,7 @@ page! {
     /// The audit log.
     AuditTexts {
         Text: lead, filter, who, action, any, since, until, export, bad_day, none, empty, caption, when,
-            what, details, by_command, by_operator, on_pages, older;
+            what, details, by_command, by_operator, by_gateway, on_pages, older;
     }
 }
 

@@ -12,7 +12,9 @@ use crate::api::changes::cursor_text;
 use crate::api::id::IdKind;
 use crate::api::json::Json;
 use crate::host::HostName;
-use crate::store::{ChangeCursor, Event, Store, StoreError, Submission, SubmissionPart, Submissions, SubmissionsView};
+use crate::store::{
+    ChangeCursor, Event, FormReach, Store, StoreError, Submission, SubmissionPart, Submissions, SubmissionsView,
+};
 
 /// How long a body may be. A longer one has no answers.
 ///
@@ -35,6 +37,8 @@ pub struct Envelope<'e> {
     pub subscription: i64,
     /// The form of the subscription; none for every form.
     pub of_form: Option<i64>,
+    /// What its reader reaches.
+    pub reach: &'e FormReach,
     /// The submission's form.
     pub form: i64,
     /// The submission.
@@ -115,7 +119,7 @@ impl Envelope<'_> {
     /// # Errors
     /// Those of reading it.
     pub async fn of_long_submission(&self, store: &Store) -> Result<Option<EnvelopeBody>, StoreError> {
-        Ok(match store.read_in_parts([self.submission]).next().await? {
+        Ok(match store.within(self.reach).read_in_parts([self.submission]).next().await? {
             Some(SubmissionPart::Begin { status, created_at, updated_at, .. }) => {
                 Some(self.without_answers(&status, [created_at, updated_at]))
             }
@@ -143,7 +147,7 @@ impl Envelope<'_> {
         json.raw(",\"subscription\":").id(IdKind::Subscription.id(self.subscription));
         json.raw(",\"form\":").id(IdKind::Form.id(self.form));
         let forms: Vec<i64> = self.of_form.into_iter().collect();
-        json.raw(",\"cursor\":").text(&cursor_text(self.cursor, &forms));
+        json.raw(",\"cursor\":").text(&cursor_text(self.cursor, &forms, self.reach));
         json.raw(if self.is_test { ",\"test\":true,\"data\":" } else { ",\"data\":" });
         match data {
             Data::Shown(submission, shown) => shown.fields.write(&mut json, submission, shown.zone),

@@ -14,7 +14,7 @@ use crate::api::values::{self, FieldPath};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;
-use crate::store::Subscription;
+use crate::store::{Resumed, Subscription};
 
 /// For how long a rotated secret signs together with the new one, unless the request says otherwise.
 ///
@@ -34,7 +34,15 @@ pub(in crate::api) async fn pause(admitted: &Admitted, call: &Call<'_>) -> Resul
 
 pub(in crate::api) async fn resume(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let id = subscription_id(call.id())?;
-    let resumed = call.store(admitted).await?.resume_subscription(id, None).await?;
+    let resumed = match call.store(admitted).await?.resume_subscription(id, None).await? {
+        Resumed::Active(resumed) => Some(*resumed),
+        Resumed::Unknown => None,
+        Resumed::TokenEnded => {
+            let fault =
+                "The subscription can't be resumed: the token to which it is bound was revoked, or has expired.";
+            return Err(Faults::single("subscription", fault));
+        }
+    };
     call.subscription_changes.announce(&admitted.tenant().slug);
     reply(resumed, None)
 }

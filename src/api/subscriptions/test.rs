@@ -20,7 +20,7 @@ use crate::host::HostName;
 use crate::outbound::{Attempt, DeliveryReason, EventId, Message, NotSent, Target, TestRequests, signing_secrets};
 use crate::reply::Reply;
 use crate::seal::Seals;
-use crate::store::{AttemptRecord, Event, InspectedSubscription, SampleSubmission, Store, StoreError};
+use crate::store::{AttemptRecord, Event, FormReach, InspectedSubscription, SampleSubmission, Store, StoreError};
 
 /// How many envelopes a sample has.
 ///
@@ -80,8 +80,10 @@ pub async fn send_test(
     let secrets = secrets.map_err(|error| Untested::Unusable(error.into()))?;
     let target = Target::parse(&found.target_url);
     let target = target.map_err(|_| Untested::Unusable(DeliveryReason::UnusableUrl))?;
+    let store = &store.within(&found.reach);
     let sample = store.sample_submissions(event, found.form, 1).await?.pop().ok_or(Untested::NoSubmission)?;
-    let body = envelope(origin, event, Some(&found), &sample).body(store, &sample.submissions, origin.zone).await?;
+    let envelope = envelope(origin, event, Some(&found), &found.reach, &sample);
+    let body = envelope.body(store, &sample.submissions, origin.zone).await?;
     let EnvelopeBody { id, json } = body.ok_or(Untested::NoSubmission)?;
     let event_id = EventId::parse(&id).expect("an envelope has a valid id");
     let at = Timestamp::now();
@@ -123,6 +125,7 @@ fn envelope<'e>(
     origin: EnvelopeOrigin<'e>,
     event: Event,
     subscription: Option<&InspectedSubscription>,
+    reach: &'e FormReach,
     sample: &'e SampleSubmission,
 ) -> Envelope<'e> {
     Envelope {
@@ -132,6 +135,7 @@ fn envelope<'e>(
         host: origin.host,
         subscription: subscription.map_or(0, |found| found.id),
         of_form: subscription.and_then(|found| found.form),
+        reach,
         form: sample.form,
         submission: sample.id,
         cursor: &sample.cursor,
@@ -169,7 +173,7 @@ pub(in crate::api) async fn sample(admitted: &Admitted, call: &Call<'_>) -> Resu
     let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
     let mut array = String::from("[");
     for sample in store.sample_submissions(event, form, SAMPLES).await? {
-        let envelope = envelope(origin, event, None, &sample);
+        let envelope = envelope(origin, event, None, admitted.token().reach(), &sample);
         if let Some(body) = envelope.body(&store, &sample.submissions, origin.zone).await? {
             array += if array.len() > 1 { "," } else { "" };
             array += &body.json;

@@ -74,7 +74,7 @@ impl DemoReceiver {
         unsubscribe(store).await?;
         for event in Event::ALL {
             let key = SubscriptionKey { target_url: self.url.clone(), event, form: None };
-            store.subscribe(&key, &seals.seal(&new_secret(), &self.url), Timestamp::now()).await?;
+            store.subscribe(&key, false, &seals.seal(&new_secret(), &self.url), Timestamp::now()).await?;
         }
         Ok(())
     }

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, ParsingError, Value};
 
-use super::{Failure, Operation, Outcome, WindowRequest};
+use super::{Failure, Operation, WindowRequest};
+use crate::quota::outcome::{Outcome, Outcomes};
 use crate::quota::usage::{ENTRY, LogEntry, Usage};
+use crate::shared::CallError;
 
 /// The third number of a request whose report is a tally.
 const IS_TALLY: i32 = -2;
@@ -65,8 +67,24 @@ impl FromRedisValue for ScriptReplies {
 }
 
 impl ScriptReply {
-    /// What the reply means for its request.
-    pub(super) fn outcome(self, request: &WindowRequest) -> Result<Outcome, Failure> {
+    /// What the next replies mean for their request.
+    pub(super) fn outcomes(
+        replies: &mut impl Iterator<Item = Self>,
+        request: &WindowRequest,
+    ) -> Result<Outcomes, Failure> {
+        let mut next = |operation| {
+            let reply = replies.next().ok_or_else(|| Failure::Call(CallError::Unavailable.into()));
+            reply.and_then(|reply| reply.outcome(operation, request.token))
+        };
+        // Both, so that the replies to the next request are not mistaken for its.
+        let token = request.own.as_ref().map(|_| next(Operation::Spend));
+        let is_full = matches!(&token, Some(Ok(Outcome { wait: Some(_), .. })));
+        let account = next(if is_full { Operation::Peek } else { request.operation });
+        Ok(Outcomes { token: token.transpose()?, account: account? })
+    }
+
+    /// What the reply means for a window.
+    fn outcome(self, operation: Operation, token: u32) -> Result<Outcome, Failure> {
         let Ok(remaining) = u32::try_from(self.remaining) else {
             let message = if let UsageReport::Log(message) = self.report { message } else { Vec::new() };
             return Err(Failure::NoWindow(String::from_utf8_lossy(&message).into_owned()));
@@ -76,7 +94,7 @@ impl ScriptReply {
             UsageReport::Nothing => Usage::default(),
             UsageReport::Log(log) => {
                 let before = log.as_chunks::<ENTRY>().0.iter().map(|entry| LogEntry::token_of(*entry));
-                let own = (wait.is_none() && request.operation == Operation::SpendAndReport).then_some(request.token);
+                let own = (wait.is_none() && operation == Operation::SpendAndReport).then_some(token);
                 Usage::of(before.chain(own))
             }
             UsageReport::Tally(tally) => {
@@ -108,10 +126,6 @@ mod tests {
             .map(|replies| replies.0)
     }
 
-    fn request(operation: Operation) -> WindowRequest {
-        WindowRequest { log: "log".into(), limit: 60, operation, token: 7, held: 0 }
-    }
-
     #[test]
     fn each_reply_has_its_own_report() {
         let entry = |token: u32| [[0; 4], token.to_be_bytes()].concat();
@@ -138,7 +152,7 @@ mod tests {
             Operation::Spend,
         ];
         let outcomes: Vec<_> =
-            replies.into_iter().zip(operations).map(|(reply, operation)| reply.outcome(&request(operation))).collect();
+            replies.into_iter().zip(operations).map(|(reply, operation)| reply.outcome(operation, 7)).collect();
         let assert_outcome = |at: usize, remaining: u32, wait: Option<u64>, shares: &[(u32, u32)]| {
             let outcome = outcomes[at].as_ref().unwrap();
             assert_eq!((outcome.remaining, outcome.wait), (remaining, wait.map(Duration::from_millis)));

@@ -26,7 +26,7 @@ use crate::store::engine::{Database, retry};
 use crate::store::statement::{Sql, sql};
 use crate::store::submissions::Submissions;
 use crate::store::subscriptions::note_lost_deletions;
-use crate::store::{Actor, AuditEntry, Store, StoreError, audit};
+use crate::store::{Actor, AuditEntry, FormReach, Store, StoreError, audit};
 use reading::{LogState, read_page};
 pub use stamps::LogMark;
 pub(in crate::store) use stamps::{is_in_log, stamp, stamp_of};
@@ -206,7 +206,8 @@ pub(in crate::store) async fn forget_old(database: &Database) -> Result<(), Stor
 }
 
 impl Store {
-    /// The changes after a cursor, at most `limit`; of some forms, sub-forms included, unless `forms` is empty.
+    /// The changes after a cursor, at most `limit`; of some forms, sub-forms included, unless `forms` is empty. A cursor
+    /// must have been returned for the same forms and the same reach.
     ///
     /// # Errors
     /// [`StoreError::Unsettled`] if what was committed before can't be numbered in time; [`StoreError::Unavailable`],
@@ -222,7 +223,7 @@ impl Store {
                 if self.settle().await? == Settled::CannotWrite {
                     return Err(StoreError::Unsettled);
                 }
-                if !forms.is_empty() {
+                if !self.follows_all(forms) {
                     place_noted(&self.database).await?;
                 }
                 (read, _) = self.read_changes(from, forms, limit).await?;
@@ -252,23 +253,26 @@ impl Store {
         {
             return Ok((ChangesRead::Lost(lost), true));
         }
-        if !forms.is_empty() && state.has_form_notes {
+        if !self.follows_all(forms) && state.has_form_notes {
             let page = ChangePage { has_more: true, ..ChangePage::empty(start(from, &state)) };
             return Ok((ChangesRead::Page(page), false));
         }
-        if let ChangesFrom::Cursor(cursor) = from
-            && !forms.is_empty()
+        let followed = self.reach().narrowed_to(&mut reader, forms).await?;
+        if let (ChangesFrom::Cursor(cursor), FormReach::Forms(read)) = (from, &followed)
             && state.has_placements
-            && form_tree::has_changed(&mut reader, forms, cursor.seen.seq, cursor.position).await?
         {
-            return Ok((ChangesRead::Lost(LostCursor::Reset), true));
+            let limits = [Some(forms).filter(|forms| !forms.is_empty()), self.reach().forms()];
+            let limits: Vec<&[i64]> = limits.into_iter().flatten().collect();
+            if form_tree::has_changed(&mut reader, &limits, read, cursor.seen.seq, cursor.position).await? {
+                return Ok((ChangesRead::Lost(LostCursor::Reset), true));
+            }
         }
         let mut cursor = start(from, &state);
         cursor.seen = state.last;
         let page = if *from == ChangesFrom::Now {
             ChangePage::empty(cursor)
         } else {
-            read_page(&mut reader, cursor, &state, forms, limit).await?
+            read_page(&mut reader, cursor, &state, &followed, self.reach(), limit).await?
         };
         reader.end_transaction("COMMIT").await?;
         Ok((ChangesRead::Page(page), state.is_numbered))
@@ -307,8 +311,13 @@ impl Store {
     pub async fn has_changes_after(&self, cursor: &ChangeCursor, forms: &[i64]) -> Result<bool, StoreError> {
         let mut reader = self.database.reader().await?;
         let state = LogState::read(&mut reader, &ChangesFrom::Cursor(cursor.clone())).await?;
-        let has_notes = !state.is_numbered || (state.has_form_notes && !forms.is_empty());
+        let has_notes = !state.is_numbered || (state.has_form_notes && !self.follows_all(forms));
         Ok(has_notes || lost(cursor, &state).is_some() || state.last.seq != cursor.position)
+    }
+
+    /// Whether a reader of these forms follows every form.
+    fn follows_all(&self, forms: &[i64]) -> bool {
+        forms.is_empty() && self.reach().is_all()
     }
 }
 

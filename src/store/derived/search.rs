@@ -85,11 +85,11 @@ impl Store {
         let mut reader = self.database.reader().await?;
         reader.begin_reading().await?;
         let overlay = self.note_overlay(Overlay::read(&mut reader).await)?;
-        let resolved = ResolvedFilter::unresolved(filter);
+        let resolved = ResolvedFilter::unresolved(&mut reader, filter, self.reach()).await?;
         let search = select_page_with_total(None, &resolved, SearchPlan::ScanDocuments, page);
         let rows = reader.fetch_all(overlay.statement(reader.dialect(), search)).await?;
         let (ids, total) = ids_and_total(&rows)?;
-        let submissions = read_submissions(&mut reader, ids).await?;
+        let submissions = read_submissions(&mut reader, ids, self.reach()).await?;
         reader.end_transaction("COMMIT").await?;
         Ok(SearchPage { submissions, total: not_negative(total.submissions) })
     }
@@ -101,7 +101,7 @@ impl Store {
         page: PageRequest,
     ) -> Result<(SearchPage, bool), StoreError> {
         let mut reader = self.database.reader().await?;
-        let resolved = ResolvedFilter::resolve(&mut reader, filter).await?;
+        let resolved = ResolvedFilter::resolve(&mut reader, filter, self.reach()).await?;
         let (ids, Total { submissions: total, is_settled }) = match CountedSearch::of(&resolved) {
             Some(counted) if page.offset() > 0 || counted.is_of_many_forms() => {
                 page_after_total(&mut reader, &counted, &resolved, page).await?
@@ -111,7 +111,7 @@ impl Store {
             }
             counted => page_with_total(&mut reader, counted.as_ref(), &resolved, page).await?,
         };
-        let submissions = read_submissions(&mut reader, ids).await?;
+        let submissions = read_submissions(&mut reader, ids, self.reach()).await?;
         Ok((SearchPage { submissions, total: not_negative(total) }, is_settled && resolved.is_settled))
     }
 
@@ -125,7 +125,7 @@ impl Store {
         page: PageRequest,
     ) -> Result<Vec<String>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let resolved = ResolvedFilter::resolve(&mut reader, filter).await?;
+        let resolved = ResolvedFilter::resolve(&mut reader, filter, self.reach()).await?;
         let search = match CountedSearch::of(&resolved) {
             Some(counted) if page.offset() > 0 || counted.is_of_many_forms() => {
                 let (_, scan) = scan_of(&mut reader, &counted, filter, page).await?;
@@ -133,10 +133,10 @@ impl Store {
                 select_page(&counted, filter, &scan)
             }
             Some(counted) if counted.reads_in_one_statement(reader.dialect()) => {
-                select_first_page(&counted, filter, page)
+                select_first_page(&counted, &resolved, page)
             }
             counted => {
-                let plan = choose_plan(&mut reader, filter).await?;
+                let plan = choose_plan(&mut reader, &resolved).await?;
                 select_page_with_total(counted.as_ref(), &resolved, plan, page)
             }
         };
@@ -187,7 +187,7 @@ async fn first_page(
     page: PageRequest,
 ) -> Result<(SearchPage, bool), StoreError> {
     let filter = resolved.filter;
-    let rows = SubmissionRows::fetch(reader, select_first_page(counted, filter, page)).await?;
+    let rows = SubmissionRows::fetch(reader, select_first_page(counted, resolved, page)).await?;
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let Total { submissions: total, is_settled } = Total::of(first, submissions::COLUMNS)?;
     let total = not_negative(total);
@@ -208,7 +208,7 @@ async fn page_with_total(
     resolved: &ResolvedFilter<'_>,
     page: PageRequest,
 ) -> Result<(Vec<i64>, Total), StoreError> {
-    let plan = choose_plan(reader, resolved.filter).await?;
+    let plan = choose_plan(reader, resolved).await?;
     let sql = select_page_with_total(counted, resolved, plan, page);
     ids_and_total(&fetch(reader, resolved.filter, sql).await?)
 }
@@ -222,9 +222,9 @@ fn ids_and_total(rows: &[Row]) -> Result<(Vec<i64>, Total), StoreError> {
 
 /// Chooses the plan of a search. Comparing both sides of a keyword takes a longer statement, which is not worth it for
 /// a rare keyword.
-async fn choose_plan(reader: &mut PooledConnection, filter: &SubmissionFilter) -> Result<SearchPlan, StoreError> {
-    let Some(keyword) = match_set::keyword_with_other_filters(filter) else { return Ok(SearchPlan::ByPlanner) };
-    let rows = fetch(reader, filter, match_set::select_is_rare(keyword)).await?;
+async fn choose_plan(reader: &mut PooledConnection, resolved: &ResolvedFilter<'_>) -> Result<SearchPlan, StoreError> {
+    let Some(keyword) = match_set::keyword_with_other_filters(resolved) else { return Ok(SearchPlan::ByPlanner) };
+    let rows = fetch(reader, resolved.filter, match_set::select_is_rare(keyword)).await?;
     let is_rare: bool = rows.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
     Ok(if is_rare { SearchPlan::ByPlanner } else { SearchPlan::CheaperSide(reader.dialect()) })
 }
@@ -278,13 +278,16 @@ async fn scan_of(
 }
 
 /// Everything that a page shows, unordered, and the total. Only the total if the page is empty.
-fn select_first_page(counted: &CountedSearch<'_>, filter: &SubmissionFilter, page: PageRequest) -> Sql {
+fn select_first_page(counted: &CountedSearch<'_>, resolved: &ResolvedFilter<'_>, page: PageRequest) -> Sql {
+    let filter = resolved.filter;
     sql!(
         "WITH found (total, is_settled) AS ({+found}), page (id, at) AS ({+page})
          SELECT shown.*, found.total, found.is_settled FROM found LEFT JOIN ({+page_rows}) AS shown ON true",
         found = counted.total(),
         page = counted.page(filter.sort_by, &PageScan::forward(page, filter.sort_direction)),
-        page_rows = select_rows(FormFields::OncePerForm, || Sql::text("= ANY (ARRAY (SELECT id FROM page))")),
+        page_rows = select_rows(FormFields::OncePerForm, resolved.reach, || {
+            Sql::text("= ANY (ARRAY (SELECT id FROM page))")
+        }),
     )
 }
 

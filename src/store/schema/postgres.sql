@@ -248,7 +248,11 @@ CREATE TABLE tokens (
   last_used_at timestamptz,
   last_used_route text,
   last_used_network text,
-  form_key text UNIQUE
+  form_key text UNIQUE,
+  scopes text,
+  forms text,
+  networks text,
+  requests_per_minute bigint CHECK (requests_per_minute > 0)
 );
 COMMENT ON TABLE tokens IS 'API tokens of the account.';
 COMMENT ON COLUMN tokens.prefix IS 'The beginning of the token, to recognize it by.';
@@ -259,6 +263,10 @@ COMMENT ON COLUMN tokens.replaces IS 'The token that this one was created to rep
 COMMENT ON COLUMN tokens.last_used_route IS 'The route of the request at last_used_at, as metrics name it.';
 COMMENT ON COLUMN tokens.last_used_network IS 'The network of its caller: an IPv4 /24 or an IPv6 /48.';
 COMMENT ON COLUMN tokens.form_key IS 'Identifies the HTML form that created it, so that sending the form again creates no second token.';
+COMMENT ON COLUMN tokens.scopes IS 'What it may do: names of scopes, separated by blanks. Null: everything.';
+COMMENT ON COLUMN tokens.forms IS 'What it reaches: ids of forms, separated by blanks, which include their sub-forms. Null: all.';
+COMMENT ON COLUMN tokens.networks IS 'From where it is accepted: networks, separated by blanks. Null: from everywhere.';
+COMMENT ON COLUMN tokens.requests_per_minute IS 'Its own budget, within that of the account. Null: that of the account alone.';
 
 CREATE TABLE token_hours (
   hour timestamptz PRIMARY KEY,
@@ -320,7 +328,7 @@ CREATE TABLE audit_log (
   details_salt bytea NOT NULL DEFAULT ''
 );
 COMMENT ON TABLE audit_log IS 'Changes by administrators and commands. Rows are only added.';
-COMMENT ON COLUMN audit_log.source IS 'administration, command or operator.';
+COMMENT ON COLUMN audit_log.source IS 'administration, command, operator or gateway.';
 COMMENT ON COLUMN audit_log.details IS 'A JSON object.';
 COMMENT ON COLUMN audit_log.digest IS 'SHA-256 of the digest of the previous row and of this row.';
 COMMENT ON COLUMN audit_log.actor_salt IS '16 bytes; SHA-256 of them and the value if the value was erased. The others likewise.';
@@ -938,7 +946,9 @@ CREATE TABLE subscriptions (
   leased_by text,
   leased_until timestamptz,
   lost_deletions bigint NOT NULL DEFAULT 0,
-  lost_until timestamptz
+  lost_until timestamptz,
+  token_id bigint REFERENCES tokens,
+  bound boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE subscriptions IS 'Receivers of events. Created and deleted through the API only.';
 COMMENT ON COLUMN subscriptions.form_id IS 'Null: events of every form.';
@@ -950,7 +960,9 @@ COMMENT ON COLUMN subscriptions.failures IS 'How many attempts to reach the rece
 COMMENT ON COLUMN subscriptions.leased_by IS 'The sender that delivers until leased_until. Only it may write how far the subscription has got.';
 COMMENT ON COLUMN subscriptions.lost_deletions IS 'How many deletions were not delivered while the log kept them.';
 COMMENT ON COLUMN subscriptions.lost_until IS 'When the newest of these happened.';
-CREATE UNIQUE INDEX subscriptions_triple ON subscriptions (target_url, event, coalesce(form_id, 0));
+COMMENT ON COLUMN subscriptions.token_id IS 'The token that made it. What is sent is limited to what its forms reach now. Null: none, and no limit.';
+COMMENT ON COLUMN subscriptions.bound IS 'Whether it ends with that token: then it reads as paused, whatever its state.';
+CREATE UNIQUE INDEX subscriptions_triple ON subscriptions (target_url, event, coalesce(form_id, 0), coalesce(token_id, 0));
 
 CREATE TABLE webhook_events (
   subscription_id bigint NOT NULL REFERENCES subscriptions ON DELETE CASCADE,

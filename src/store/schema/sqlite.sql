@@ -196,7 +196,11 @@ CREATE TABLE tokens (
   last_used_at INTEGER,
   last_used_route TEXT, -- the route of the request at last_used_at, as metrics name it
   last_used_network TEXT, -- the network of its caller: an IPv4 /24 or an IPv6 /48
-  form_key TEXT -- of the HTML form that created it, so that sending it again creates no second token
+  form_key TEXT, -- of the HTML form that created it, so that sending it again creates no second token
+  scopes TEXT, -- what it may do: names of scopes, separated by blanks; NULL: everything
+  forms TEXT, -- what it reaches: ids of forms, separated by blanks, which include their sub-forms; NULL: all
+  networks TEXT, -- from where it is accepted: networks, separated by blanks; NULL: from everywhere
+  requests_per_minute INTEGER -- its own budget, within that of the account; NULL: that of the account alone
 ) STRICT;
 CREATE UNIQUE INDEX tokens_form_key ON tokens (form_key) WHERE form_key IS NOT NULL;
 -- Everything that the overview of the administration area needs to count tokens.
@@ -245,7 +249,7 @@ CREATE TABLE audit_log (
   id INTEGER PRIMARY KEY,
   at INTEGER NOT NULL,
   actor TEXT NOT NULL,
-  source TEXT NOT NULL, -- administration, command or operator
+  source TEXT NOT NULL, -- administration, command, operator or gateway
   network TEXT,
   action TEXT NOT NULL,
   subject TEXT NOT NULL,
@@ -637,9 +641,11 @@ CREATE TABLE subscriptions (
   leased_by TEXT, -- the sender that delivers until leased_until: only it may write how far the subscription has got
   leased_until INTEGER,
   lost_deletions INTEGER NOT NULL DEFAULT 0, -- how many deletions were not delivered while the log kept them
-  lost_until INTEGER -- when the newest of these happened
+  lost_until INTEGER, -- when the newest of these happened
+  token_id INTEGER REFERENCES tokens, -- the token that made it; what is sent is limited to what its forms reach now; NULL: none, and no limit
+  bound INTEGER NOT NULL DEFAULT FALSE -- whether it ends with that token: then it reads as paused, whatever its state
 ) STRICT;
-CREATE UNIQUE INDEX subscriptions_triple ON subscriptions (target_url, event, coalesce(form_id, 0));
+CREATE UNIQUE INDEX subscriptions_triple ON subscriptions (target_url, event, coalesce(form_id, 0), coalesce(token_id, 0));
 
 -- Events that failed, or that are to be sent again. Every attempt of an event_id has the same body.
 CREATE TABLE webhook_events (

@@ -5,7 +5,7 @@
 //! few dozen at a time.
 //!
 //! So the parts are no snapshot: a submission that changes meanwhile may show answers from before and after. One that
-//! is deleted or becomes a draft before its first part is left out.
+//! is deleted, becomes a draft or gets out of reach before its first part is left out.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -137,7 +137,7 @@ impl SubmissionReader {
             let mut reader = self.store.database.reader().await?;
             let sql = sql!(
                 "SELECT m.id, m.form_id, m.status, m.created_at, m.updated_at FROM ({+shown}) AS m",
-                shown = shown(sql!("= {id}", id)),
+                shown = shown(sql!("= {id}", id), self.store.reach()),
             );
             let Some(row) = reader.fetch_optional(sql).await? else { continue };
             let updated_at = row.get(4)?;
@@ -158,12 +158,13 @@ impl SubmissionReader {
                SELECT c.id, p.id AS child_of, c.form_id, c.status, {instant c.created_at} AS created_at,
                  {instant c.updated_at} AS updated_at
                FROM submissions p JOIN forms f ON f.id = p.form_id CROSS JOIN submissions c
-               WHERE f.graduated AND c.parent_id = p.id AND NOT c.draft AND p.id = {parent} AND c.id > {last_child}
+               WHERE f.graduated AND c.parent_id = p.id AND NOT c.draft AND p.id = {parent} AND c.id > {last_child}{+in_reach}
                ORDER BY c.id LIMIT {limit}) AS m
              ORDER BY m.id",
             columns = columns(FormFields::Unread, CHILD_BYTES),
             parent = parent.id,
             last_child = parent.last_child,
+            in_reach = self.store.reach().of_row("p.form_id"),
             limit = CHILDREN_AT_ONCE,
         );
         for row in reader.fetch_all(sql).await? {

@@ -9,13 +9,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Event;
-use super::due::{DueEvent, Sought, read_due};
+use super::due::{DueEvent, EventsAbout, Sought, read_due};
 use super::lease::{LEASE, LONGEST_PAUSE};
+use super::owner::{FORMS, has_ended};
 use super::pending::newest_events;
 use crate::store::derived::settle::{Settled, is_settled, may_release, place_noted};
 use crate::store::engine::PooledConnection;
-use crate::store::statement::sql;
-use crate::store::{Store, StoreError};
+use crate::store::statement::{Sql, sql};
+use crate::store::{FormReach, Store, StoreError};
 
 /// What senders have to do for a database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,6 +52,8 @@ struct Watched {
     id: i64,
     event: Option<Event>,
     form: Option<i64>,
+    /// What the token that made it reaches.
+    reach: FormReach,
     position: Option<i64>,
     /// Until when nothing is sent, because the receiver failed.
     resting_until: Option<Timestamp>,
@@ -63,7 +66,7 @@ struct Watched {
 impl Watched {
     /// Whether it must be known below which forms a form was.
     fn needs_placements(&self) -> bool {
-        self.event == Some(Event::SubmissionDeleted) && self.form.is_some()
+        self.event == Some(Event::SubmissionDeleted) && (self.form.is_some() || !self.reach.is_all())
     }
 }
 
@@ -128,7 +131,8 @@ impl Store {
             if newest[event as usize].is_none_or(|newest| newest <= position) {
                 continue;
             }
-            let of = Sought { event, form: subscription.form, subscription: subscription.id, busy: &HashSet::new() };
+            let about = EventsAbout { event, form: subscription.form, reach: &subscription.reach };
+            let of = Sought { about, subscription: subscription.id, busy: &HashSet::new() };
             let due = read_due(&mut reader, &of, position, 1).await?;
             if !due.events.is_empty() || (due.again_in.is_none() && due.is_cut) {
                 ahead.ready.push(ready);
@@ -150,10 +154,12 @@ impl Store {
                  current_setting('track_counts')::bool AND NOT EXISTS (
                    SELECT 1 FROM pg_db_role_setting WHERE 'track_counts=off' = ANY (setconfig))
                | lite: NULL, NULL, FALSE},
-               EXISTS (SELECT 1 FROM form_notes)
-             FROM change_state LEFT JOIN subscriptions s ON state IN ('active', 'failing')
+               EXISTS (SELECT 1 FROM form_notes), {+forms_of_token}
+             FROM change_state LEFT JOIN subscriptions s ON state IN ('active', 'failing') AND NOT {+has_ended}
              ORDER BY id",
             is_settled = is_settled(),
+            forms_of_token = Sql::text(FORMS),
+            has_ended = has_ended(Timestamp::now()),
         );
         let mut now = SubscriptionsNow { watched: Vec::new(), is_numbered: true, are_forms_noted: false };
         for row in reader.fetch_all(sql).await? {
@@ -162,10 +168,12 @@ impl Store {
             ahead.are_writes_counted = row.get(11)?;
             (now.is_numbered, now.are_forms_noted) = (row.get(7)?, row.get(12)?);
             let Some(id) = row.get(0)? else { continue };
+            let forms: Option<String> = row.get(13)?;
             now.watched.push(Watched {
                 id,
                 event: Event::parse(&row.get::<String>(1)?),
                 form: row.get(2)?,
+                reach: FormReach::read(forms.as_deref())?,
                 position: row.get(3)?,
                 resting_until: row.get(4)?,
                 leased_until: row.get(5)?,

@@ -5,10 +5,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Event;
+use super::pending::is_reached;
 use crate::outbound::DeliveryReason;
 use crate::store::engine::Transaction;
 use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Page, PageRequest, Row, Sql, sql};
-use crate::store::{Store, StoreError};
+use crate::store::{FormReach, Store, StoreError};
 
 /// How many attempts of a subscription the delivery log keeps.
 ///
@@ -66,7 +67,8 @@ impl AttemptRecord {
 }
 
 impl Store {
-    /// One page of the attempts of a subscription, the newest first; all, or only those that were `accepted` or not.
+    /// One page of the attempts of a subscription, the newest first; all, or only those that were `accepted` or not. A caller
+    /// who is limited to forms sees those of submissions that are in reach, or were when they were deleted.
     /// None: there is no such subscription.
     ///
     /// # Errors
@@ -79,9 +81,10 @@ impl Store {
     ) -> Result<Option<Page<AttemptRecord>>, StoreError> {
         let mut reader = self.database.reader().await?;
         let count = sql!(
-            "SELECT (SELECT count(*) FROM webhook_attempts WHERE {+are_listed}) FROM subscriptions WHERE id = {id}",
-            are_listed = are_listed(subscription, accepted),
+            "SELECT (SELECT count(*) FROM webhook_attempts WHERE {+are_listed}) FROM subscriptions WHERE id = {id}{+own}",
+            are_listed = are_listed(subscription, accepted, self.reach()),
             id = subscription,
+            own = self.own(),
         );
         let Some(row) = reader.fetch_optional(count).await? else { return Ok(None) };
         let total: i64 = row.get(0)?;
@@ -90,7 +93,7 @@ impl Store {
              FROM webhook_attempts
              WHERE {+are_listed}
              ORDER BY at DESC, id DESC LIMIT {size} OFFSET {offset}",
-            are_listed = are_listed(subscription, accepted),
+            are_listed = are_listed(subscription, accepted, self.reach()),
             size = page.size,
             offset = page.offset(),
         );
@@ -100,12 +103,21 @@ impl Store {
     }
 }
 
-fn are_listed(subscription: i64, accepted: Option<bool>) -> Sql {
-    match accepted {
-        None => sql!("subscription_id = {subscription}", subscription),
-        Some(true) => sql!("subscription_id = {subscription} AND accepted", subscription),
-        Some(false) => sql!("subscription_id = {subscription} AND NOT accepted", subscription),
+fn are_listed(subscription: i64, accepted: Option<bool>, reach: &FormReach) -> Sql {
+    let of_outcome = Sql::text(match accepted {
+        None => "",
+        Some(true) => " AND accepted",
+        Some(false) => " AND NOT accepted",
+    });
+    let are_of_subscription = sql!("subscription_id = {subscription}{+of_outcome}", subscription, of_outcome);
+    if reach.is_all() {
+        return are_of_subscription;
     }
+    sql!(
+        "{+are_of_subscription} AND {+is_reached}",
+        are_of_subscription,
+        is_reached = is_reached("webhook_attempts.submission_id", reach),
+    )
 }
 
 /// Adds attempts to the delivery log, if a condition holds.

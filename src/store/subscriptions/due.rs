@@ -14,14 +14,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::lease::LONGEST_PAUSE;
+use super::owner::has_ended;
 use super::{Event, LeasedSubscription};
-use crate::store::derived::changes::{ChangeCursor, LogMark, is_in_log, stamp_of};
+use crate::store::derived::changes::{ChangeCursor, LogMark, stamp_of};
 use crate::store::derived::search::with_sub_forms;
 use crate::store::derived::settle::{MAX_BURST, Settled};
 use crate::store::engine::PooledConnection;
 use crate::store::statement::{Row, Sql, sql};
 use crate::store::submissions::{Submissions, read_submissions};
-use crate::store::{Store, StoreError};
+use crate::store::{FormReach, Store, StoreError};
 
 /// How many numbers of the log are looked through to find the events of one form.
 ///
@@ -67,7 +68,7 @@ pub struct DueEvents {
     pub events: Vec<DueEvent>,
     /// The submissions of those that have not been sent before and are no deletions.
     pub submissions: Submissions,
-    /// Submissions and numbers of events that were to be sent again and whose submission is gone.
+    /// Submissions and numbers of events that were to be sent again and whose submission is gone or out of reach.
     pub vanished: Vec<(i64, i64)>,
     /// Up to this number there are no others.
     pub read_to: i64,
@@ -100,7 +101,7 @@ impl DueEvent {
 impl Store {
     /// The events of a leased subscription that are due: at most `limit` that were set aside, and as many after the
     /// number `after`. `busy` are the submissions of which an event is being sent. Has events released first if there are no
-    /// others. None: the database has lost what the lease's holder has read of the log.
+    /// others. None: the lease is over, or the database has lost what its holder has read of the log.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -136,7 +137,9 @@ impl Store {
         reader.keep_statements();
         reader.begin_reading().await?;
         let mut events = set_aside(&mut reader, leased, limit).await?;
-        let of = Sought { event: leased.event, form: leased.form, subscription: leased.id, busy };
+        let mut vanished = take_unreached(&mut reader, leased, &mut events).await?;
+        let about = leased.about();
+        let of = Sought { about, subscription: leased.id, busy };
         let in_turn = read_due(&mut reader, &of, after, limit).await?;
         let is_unreleased = in_turn.is_unreleased;
         let mut again_in = in_turn.again_in;
@@ -145,28 +148,30 @@ impl Store {
         let mut submissions = Submissions::default();
         if leased.event != Event::SubmissionDeleted {
             let unsent = events.iter().filter(|event| event.sent.is_none()).map(|event| event.submission);
-            submissions = read_submissions(&mut reader, unsent.collect()).await?;
+            submissions = read_submissions(&mut reader, unsent.collect(), &leased.reach).await?;
         }
         let sql = sql!(
-            "SELECT epoch, last_seq, {+stamp}, {+is_in_log} FROM change_state",
+            "SELECT epoch, last_seq, {+stamp},
+               EXISTS (SELECT 1 FROM subscriptions WHERE {+is_held} AND NOT {+has_ended})
+             FROM change_state",
             stamp = stamp_of(Sql::text("last_seq")),
-            is_in_log = is_in_log(leased.log),
+            is_held = leased.is_held(),
+            has_ended = has_ended(Timestamp::now()),
         );
         let row = reader.fetch_one(sql).await?;
         let (epoch, log) = (row.get(0)?, LogMark { seq: row.get(1)?, stamp: row.get(2)? });
-        let is_same_log: bool = row.get(3)?;
+        let is_held: bool = row.get(3)?;
         reader.end_transaction("COMMIT").await?;
-        if !is_same_log {
+        if !is_held {
             return Ok(None);
         }
-        let mut vanished = Vec::new();
         if let Some(view) = submissions.read()?
             && leased.event != Event::SubmissionDeleted
         {
             let listed: HashSet<i64> = view.submissions.iter().map(|submission| submission.id).collect();
             let is_there = |event: &DueEvent| event.sent.is_some() || listed.contains(&event.submission);
             let gone = events.extract_if(.., |event| !event.is_in_turn && !is_there(event));
-            vanished = gone.map(|event| (event.submission, event.seq)).collect();
+            vanished.extend(gone.map(|event| (event.submission, event.seq)));
             // One that is not listed any more has no number for that yet, and may have another event once it has.
             if let Some(at) = events.iter().position(|event| !is_there(event)) {
                 read_to = read_to.min(events[at].seq - 1);
@@ -201,6 +206,27 @@ async fn set_aside(
     Ok(rows.iter().map(|row| DueEvent::read(row, false)).collect::<Result<_, sqlx::Error>>()?)
 }
 
+/// Takes those events out that were set aside and whose submissions are out of reach now: they are not sent any more.
+async fn take_unreached(
+    reader: &mut PooledConnection,
+    leased: &LeasedSubscription,
+    events: &mut Vec<DueEvent>,
+) -> Result<Vec<(i64, i64)>, StoreError> {
+    if leased.reach.is_all() || events.is_empty() {
+        return Ok(Vec::new());
+    }
+    let submissions: Vec<i64> = events.iter().map(|event| event.submission).collect();
+    let sql = sql!(
+        "SELECT c.submission_id FROM submission_changes c WHERE c.submission_id {in submissions} AND {+is_reached}",
+        submissions,
+        is_reached = is_about(&EventsAbout { form: None, ..leased.about() }),
+    );
+    let rows = reader.fetch_all(sql).await?;
+    let reached: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
+    let unreached = events.extract_if(.., |event| !reached.contains(&event.submission));
+    Ok(unreached.map(|event| (event.submission, event.seq)).collect())
+}
+
 /// Events after a number.
 pub(super) struct InTurn {
     pub(super) events: Vec<DueEvent>,
@@ -214,8 +240,7 @@ pub(super) struct InTurn {
 
 /// The events of a subscription.
 pub(super) struct Sought<'s> {
-    pub(super) event: Event,
-    pub(super) form: Option<i64>,
+    pub(super) about: EventsAbout<'s>,
     pub(super) subscription: i64,
     /// The submissions of which an event is being sent.
     pub(super) busy: &'s HashSet<i64>,
@@ -236,14 +261,14 @@ pub(super) async fn read_due(
            WHERE {+column} > {after}
            ORDER BY {+column} LIMIT {most}) AS c
          LEFT JOIN webhook_events e ON e.subscription_id = {subscription} AND e.seq = c.seq
-         WHERE {+is_within}
+         WHERE {+is_about}
          ORDER BY c.seq LIMIT {limit}",
         stamp = stamp_of(Sql::text("c.seq")),
-        column = of.event.column(),
+        column = of.about.event.column(),
         after,
         most = MAX_READ,
         subscription = of.subscription,
-        is_within = is_within(of.event, of.form),
+        is_about = is_about(&of.about),
         limit,
     );
     let rows = reader.fetch_all(sql).await?;
@@ -255,7 +280,7 @@ pub(super) async fn read_due(
                SELECT {+column} AS seq FROM submission_changes
                WHERE {+column} > {after}
                ORDER BY {+column} LIMIT {most}) AS next",
-            column = of.event.column(),
+            column = of.about.event.column(),
             after,
             most = MAX_READ,
         );
@@ -321,10 +346,21 @@ async fn last_sent(
     Ok(rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, sqlx::Error>>()?)
 }
 
-/// The condition that the form of a row `c` of the log is `form` or below it. A deletion counts for the forms that it was below
-/// since placements are kept, because receivers know the submission from there: its form may have been deleted or moved with it.
-pub(super) fn is_within(event: Event, form: Option<i64>) -> Sql {
-    match (event, form) {
+/// What a subscription is about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EventsAbout<'s> {
+    pub(super) event: Event,
+    /// Of which form, sub-forms included; none for every form.
+    pub(super) form: Option<i64>,
+    /// What the token that made it reaches.
+    pub(super) reach: &'s FormReach,
+}
+
+/// The condition that the form of a row `c` of the log is one that events are about, or below it. A deletion counts for the
+/// forms that it was below since placements are kept, because receivers know the submission from there: its form may have been
+/// deleted or moved with it. To be in reach, it has to be in reach now, or have been when it was deleted.
+pub(super) fn is_about(about: &EventsAbout<'_>) -> Sql {
+    let of_form = match (about.event, about.form) {
         (_, None) => Sql::text("TRUE"),
         (Event::SubmissionCreated | Event::SubmissionUpdated, Some(form)) => {
             sql!("c.form_id IN {+forms}", forms = with_sub_forms(&[form]))
@@ -340,6 +376,15 @@ pub(super) fn is_within(event: Event, form: Option<i64>) -> Sql {
                SELECT id FROM known)",
             form,
         ),
+    };
+    match (about.event, about.reach) {
+        (_, FormReach::All) => of_form,
+        (Event::SubmissionCreated | Event::SubmissionUpdated, FormReach::Forms(forms)) => {
+            sql!("{+of_form} AND c.form_id IN {+forms}", of_form, forms = with_sub_forms(forms))
+        }
+        (Event::SubmissionDeleted, reach) => {
+            sql!("{+of_form}{+in_reach}", of_form, in_reach = reach.of_past_row("c.form_id"))
+        }
     }
 }
 

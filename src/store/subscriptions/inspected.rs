@@ -6,15 +6,16 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::Event;
-use super::due::is_within;
+use super::due::{EventsAbout, is_about};
 use super::lease::{LEASE, valid_secrets};
-use super::pending::{Details, EventRange, PendingEvents, count_in_turn, count_set_aside};
+use super::owner::{FORMS, has_ended, state};
+use super::pending::{Details, EventRange, PendingEvents, count_in_turn, count_set_aside, count_set_aside_within};
 use crate::outbound::DeliveryReason;
 use crate::store::derived::changes::{ChangeCursor, LogMark, stamp_of};
 use crate::store::derived::settle::is_settled;
 use crate::store::statement::{Sql, sql};
 use crate::store::submissions::{Submissions, read_submissions};
-use crate::store::{Store, StoreError};
+use crate::store::{FormReach, Store, StoreError};
 
 /// How many subscriptions and events a database has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,6 +74,8 @@ pub struct InspectedSubscription {
     pub pending: PendingEvents,
     /// How many events its receiver refused that are sent again.
     pub set_aside: i64,
+    /// What it may be sent: what the token that made it reaches.
+    pub reach: FormReach,
 }
 
 /// A submission to try a receiver with.
@@ -102,7 +105,7 @@ impl Store {
             "SELECT EXISTS (SELECT 1 FROM subscriptions),
                EXISTS (
                  SELECT 1 FROM subscriptions s, change_state
-                 WHERE state IN ('active', 'failing') AND NOT coalesce(
+                 WHERE state IN ('active', 'failing') AND NOT {+has_ended} AND NOT coalesce(
                    {+is_settled} AND released_seq >= last_seq AND position <= last_seq
                      AND position >= CASE event
                        WHEN 'submission.created' THEN (SELECT coalesce(max(created_event), 0) FROM submission_changes)
@@ -110,10 +113,13 @@ impl Store {
                        WHEN 'submission.deleted' THEN (SELECT coalesce(max(deleted_event), 0) FROM submission_changes)
                      END
                      AND state = 'active' AND leased_until IS NULL AND next_attempt_at IS NULL
-                     AND (event <> 'submission.deleted' OR form_id IS NULL OR NOT EXISTS (SELECT 1 FROM form_notes))
+                     AND (event <> 'submission.deleted' OR form_id IS NULL AND {+forms_of_token} IS NULL
+                       OR NOT EXISTS (SELECT 1 FROM form_notes))
                      AND NOT EXISTS (SELECT 1 FROM webhook_events e WHERE e.subscription_id = s.id),
                    FALSE))",
+            has_ended = has_ended(Timestamp::now()),
             is_settled = is_settled(),
+            forms_of_token = Sql::text(FORMS),
         );
         let row = reader.fetch_one(sql).await?;
         Ok(match (row.get(0)?, row.get(1)?) {
@@ -130,10 +136,11 @@ impl Store {
     pub async fn count_subscriptions(&self) -> Result<SubscriptionCounts, StoreError> {
         let mut reader = self.database.reader().await?;
         let sql = sql!(
-            "SELECT state, count(*), (SELECT count(*) FROM webhook_events WHERE next_attempt_at IS NOT NULL)
+            "SELECT {+state_now}, count(*), (SELECT count(*) FROM webhook_events WHERE next_attempt_at IS NOT NULL)
              FROM subscriptions
-             GROUP BY state
-             {scans: only events that receivers refused are in webhook_events}"
+             GROUP BY 1
+             {scans: only events that receivers refused are in webhook_events}",
+            state_now = state(Timestamp::now()),
         );
         let mut counts = SubscriptionCounts::default();
         for row in reader.fetch_all(sql).await? {
@@ -169,42 +176,56 @@ impl Store {
         let mut reader = self.database.reader().await?;
         let sql = sql!(
             "SELECT target_url, event, form_id, secret, previous_secret, previous_secret_until, state, reason,
-               failing_since, next_attempt_at, last_success_at, NOT {passed leased_until, lease}, position, done_beyond
+               failing_since, next_attempt_at, last_success_at, NOT {passed leased_until, lease}, position, done_beyond,
+               {+forms_of_token}, {+state_now}
              FROM subscriptions
-             WHERE id = {id}",
+             WHERE id = {id}{+own}",
             lease = LEASE,
+            forms_of_token = Sql::text(FORMS),
+            state_now = state(Timestamp::now()),
             id,
+            own = self.own(),
         );
         let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
         let event = Event::parse(&row.get::<String>(1)?);
         let (form, position): (Option<i64>, Option<i64>) = (row.get(2)?, row.get(12)?);
         let done_beyond: Vec<i64> = serde_json::from_str(&row.get::<String>(13)?).unwrap_or_default();
+        let forms: Option<String> = row.get(14)?;
+        let reach = FormReach::read(forms.as_deref())?;
         let pending = match event.zip(position) {
             Some((event, position)) => {
-                let range = EventRange { event, form, position };
+                let range = EventRange { about: EventsAbout { event, form, reach: &reach }, position };
                 count_in_turn(&mut reader, range, &done_beyond, Details::Since).await?
             }
             None => PendingEvents::default(),
         };
-        let set_aside = count_set_aside(&mut reader, &[id]).await?.remove(&id).unwrap_or(0);
+        let set_aside = if reach.is_all() {
+            count_set_aside(&mut reader, &[id]).await?.remove(&id).unwrap_or(0)
+        } else {
+            count_set_aside_within(&mut reader, id, &reach).await?
+        };
+        let (stored, state): (String, String) = (row.get(6)?, row.get(15)?);
+        let reason = row.get::<Option<String>>(7)?.as_deref().map(DeliveryReason::read);
         Ok(Some(InspectedSubscription {
             id,
             target_url: row.get(0)?,
             event,
             form,
             secrets: valid_secrets(row.get(3)?, row.get(4)?, row.get(5)?),
-            state: row.get(6)?,
-            reason: row.get::<Option<String>>(7)?.as_deref().map(DeliveryReason::read),
+            reason: if stored == state { reason } else { Some(DeliveryReason::TokenEnded) },
+            state,
             failing_since: row.get(8)?,
             next_attempt_at: row.get(9)?,
             last_success_at: row.get(10)?,
             is_leased: row.get(11)?,
             pending,
             set_aside,
+            reach,
         }))
     }
 
-    /// The newest submissions of a form and its sub-forms, or of every form, that an event can be about, at most `limit`.
+    /// The newest submissions of a form and its sub-forms, or of every form, that an event can be about, at most `limit`; those
+    /// in reach of the caller.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -222,11 +243,11 @@ impl Store {
         let sql = sql!(
             "SELECT c.submission_id, c.form_id, c.changed_at, c.seq, (SELECT epoch FROM change_state), {+stamp}
              FROM submission_changes c
-             WHERE c.seq IS NOT NULL AND {+is_kind} AND {+is_within}
+             WHERE c.seq IS NOT NULL AND {+is_kind} AND {+is_about}
              ORDER BY c.seq DESC LIMIT {limit}",
             stamp = stamp_of(Sql::text("c.seq")),
             is_kind = Sql::text(if is_deletion { "c.deleted" } else { "NOT c.deleted" }),
-            is_within = is_within(event, form),
+            is_about = is_about(&EventsAbout { event, form, reach: self.reach() }),
             limit,
         );
         let mut samples = Vec::new();
@@ -238,7 +259,7 @@ impl Store {
                 form: row.get(1)?,
                 changed_at: row.get(2)?,
                 cursor: ChangeCursor::after(row.get(4)?, LogMark { seq: row.get(3)?, stamp: row.get(5)? }),
-                submissions: read_submissions(&mut reader, shown).await?,
+                submissions: read_submissions(&mut reader, shown, self.reach()).await?,
             });
         }
         reader.end_transaction("COMMIT").await?;

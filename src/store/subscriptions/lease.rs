@@ -10,9 +10,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Event;
+use super::due::EventsAbout;
+use super::owner::{FORMS, has_ended};
 use crate::store::derived::changes::{LogMark, is_in_log, stamp_of};
 use crate::store::statement::{Row, Sql, sql};
-use crate::store::{Store, StoreError};
+use crate::store::{FormReach, Store, StoreError};
 
 /// How long a lease lasts unless it is renewed.
 ///
@@ -53,6 +55,8 @@ pub struct LeasedSubscription {
     /// The end of the log when its holder last read it. If the database loses it, the holder's numbers are those of lost
     /// changes, and the lease is over.
     pub log: LogMark,
+    /// What it may be sent: what the token that made it reaches. The lease ends if that changes.
+    pub reach: FormReach,
     /// Identifies the lease: no two have the same.
     pub(super) holder: String,
 }
@@ -64,6 +68,7 @@ impl LeasedSubscription {
     fn read(row: &Row, holder: String) -> Result<Option<Self>, sqlx::Error> {
         // That of a newer program.
         let Some(event) = Event::parse(&row.get::<String>(2)?) else { return Ok(None) };
+        let forms: Option<String> = row.get(14)?;
         Ok(Some(Self {
             id: row.get(0)?,
             target_url: row.get(1)?,
@@ -76,8 +81,14 @@ impl LeasedSubscription {
             failing_since: row.get(8)?,
             has_set_aside: row.get(11)?,
             log: LogMark { seq: row.get(12)?, stamp: row.get(13)? },
+            reach: FormReach::read(forms.as_deref())?,
             holder,
         }))
+    }
+
+    /// What its events are about.
+    pub(super) fn about(&self) -> EventsAbout<'_> {
+        EventsAbout { event: self.event, form: self.form, reach: &self.reach }
     }
 
     /// The condition that the lease is still the holder's, and the log the one that it has read.
@@ -109,17 +120,19 @@ impl Store {
             "UPDATE subscriptions SET leased_by = {holder}, leased_until = {clock + lease},
                position = {pg: least(position, last_seq) | lite: coalesce(min(position, last_seq), last_seq)}
              FROM change_state
-             WHERE id = {id} AND state IN ('active', 'failing')
+             WHERE id = {id} AND state IN ('active', 'failing') AND NOT {+has_ended}
                AND {passed leased_until, lease} AND {passed next_attempt_at, longest_pause}
              RETURNING id, target_url, event, form_id, secret, position, done_beyond, failures, failing_since,
                previous_secret, previous_secret_until,
                EXISTS (SELECT 1 FROM webhook_events e WHERE e.subscription_id = subscriptions.id),
-               (SELECT last_seq FROM change_state), {+stamp}",
+               (SELECT last_seq FROM change_state), {+stamp}, {+forms_of_token}",
             holder = &holder,
             lease = LEASE,
             id,
+            has_ended = has_ended(Timestamp::now()),
             longest_pause = LONGEST_PAUSE,
             stamp = stamp_of(Sql::text("(SELECT last_seq FROM change_state)")),
+            forms_of_token = Sql::text(FORMS),
         );
         let row = transaction.fetch_all(lease).await?.pop();
         transaction.commit().await?;

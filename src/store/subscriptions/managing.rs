@@ -9,11 +9,23 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::Subscription;
+use super::owner::has_ended;
 use crate::outbound::DeliveryReason;
 use crate::store::audit::{self, Actor, AuditEntry};
 use crate::store::engine::retry;
 use crate::store::statement::{Argument, Sql, sql};
 use crate::store::{Store, StoreError};
+
+/// The outcome of resuming a subscription.
+#[derive(Clone, Debug)]
+pub enum Resumed {
+    /// It is delivered.
+    Active(Box<Subscription>),
+    /// It is bound to a token that was revoked or has expired.
+    TokenEnded,
+    /// There is no such subscription.
+    Unknown,
+}
 
 impl Store {
     /// Stops a subscription from being delivered until it is resumed. One that is disabled or gone stays so, with its
@@ -27,27 +39,34 @@ impl Store {
                reason = CASE WHEN state IN ('active', 'failing') THEN {reason} ELSE reason END,
                failing_since = CASE WHEN state IN ('active', 'failing') THEN NULL ELSE failing_since END,
                state = CASE WHEN state IN ('active', 'failing') THEN 'paused' ELSE state END
-             WHERE id = {id}
+             WHERE id = {id}{+own}
              RETURNING target_url",
             reason = DeliveryReason::Paused.stored(),
             id,
+            own = self.own(),
         );
         self.change_subscription(id, by, "webhook.pause", pause).await
     }
 
-    /// Has a subscription delivered, from where it stopped, whatever its state. None: there is no such subscription.
+    /// Has a subscription delivered, from where it stopped, whatever its state.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn resume_subscription(&self, id: i64, by: Option<&Actor>) -> Result<Option<Subscription>, StoreError> {
+    pub async fn resume_subscription(&self, id: i64, by: Option<&Actor>) -> Result<Resumed, StoreError> {
         let resume = sql!(
             "UPDATE subscriptions SET
                state = 'active', reason = NULL, failures = 0, failing_since = NULL, next_attempt_at = NULL
-             WHERE id = {id}
+             WHERE id = {id}{+own} AND NOT {+has_ended}
              RETURNING target_url",
             id,
+            own = self.own(),
+            has_ended = has_ended(Timestamp::now()),
         );
-        self.change_subscription(id, by, "webhook.resume", resume).await
+        Ok(match self.change_subscription(id, by, "webhook.resume", resume).await? {
+            Some(resumed) => Resumed::Active(Box::new(resumed)),
+            None if self.find_subscription(id).await?.is_some() => Resumed::TokenEnded,
+            None => Resumed::Unknown,
+        })
     }
 
     /// The current secret of a subscription, sealed if it is stored so. None: there is no such subscription.
@@ -85,12 +104,13 @@ impl Store {
         // A holder of the lease would go on signing with the secrets that it has read.
         let rotate = sql!(
             "UPDATE subscriptions SET {+previous}, leased_by = NULL, leased_until = NULL, secret = {secret}
-             WHERE id = {id} AND {+is_current}
+             WHERE id = {id} AND {+is_current}{+own}
              RETURNING target_url",
             previous,
             secret = Argument::Secret(secret.to_owned()),
             id,
             is_current,
+            own = self.own(),
         );
         self.change_subscription(id, by, "webhook.rotate", rotate).await
     }

@@ -7,12 +7,12 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 
-use super::due::is_within;
+use super::due::{EventsAbout, is_about};
 use super::{Event, Subscription};
 use crate::store::derived::settle::is_settled;
 use crate::store::engine::PooledConnection;
 use crate::store::statement::{Sql, sql};
-use crate::store::{Store, StoreError};
+use crate::store::{FormReach, Store, StoreError};
 
 /// Where counting stops. With a form, this is how many events of every form are looked through.
 ///
@@ -54,14 +54,19 @@ pub(super) async fn count_pending(
         return Ok(());
     }
     let (newest, _) = newest_events(reader).await?;
-    let ids: Vec<i64> = subscriptions.iter().map(|subscription| subscription.id).collect();
-    let mut set_aside = count_set_aside(reader, &ids).await?;
+    let all = subscriptions.iter().filter(|subscription| subscription.reach.is_all());
+    let mut set_aside = count_set_aside(reader, &all.map(|subscription| subscription.id).collect::<Vec<_>>()).await?;
     for subscription in subscriptions {
-        let mut pending = set_aside.remove(&subscription.id).unwrap_or(0);
+        let mut pending = if subscription.reach.is_all() {
+            set_aside.remove(&subscription.id).unwrap_or(0)
+        } else {
+            count_set_aside_within(reader, subscription.id, &subscription.reach).await?
+        };
         if let (Some(event), Some(position)) = (Event::parse(&subscription.event), subscription.position)
             && newest[event as usize].is_some_and(|newest| newest > position)
         {
-            let range = EventRange { event, form: subscription.form, position };
+            let about = EventsAbout { event, form: subscription.form, reach: &subscription.reach };
+            let range = EventRange { about, position };
             pending += count_in_turn(reader, range, &subscription.done_beyond, Details::Count).await?.count;
         }
         subscription.pending = pending.clamp(0, MAX_PENDING).unsigned_abs();
@@ -96,12 +101,34 @@ pub(super) async fn count_set_aside(
     Ok(rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, sqlx::Error>>()?)
 }
 
+/// The same of one subscription, as far as the submissions are in reach. Others are not sent any more.
+pub(super) async fn count_set_aside_within(
+    reader: &mut PooledConnection,
+    subscription: i64,
+    reach: &FormReach,
+) -> Result<i64, StoreError> {
+    let sql = sql!(
+        "SELECT count(*) FROM webhook_events e
+         WHERE e.next_attempt_at IS NOT NULL AND e.subscription_id = {subscription} AND {+is_reached}",
+        subscription,
+        is_reached = is_reached("e.submission_id", reach),
+    );
+    Ok(reader.fetch_one(sql).await?.get(0)?)
+}
+
+/// The condition that the submission in a column is in reach, or was when it was deleted.
+pub(super) fn is_reached(submission: &'static str, reach: &FormReach) -> Sql {
+    sql!(
+        "EXISTS (SELECT 1 FROM submission_changes c WHERE c.submission_id = {+submission}{+in_reach})",
+        submission = Sql::text(submission),
+        in_reach = reach.of_past_row("c.form_id"),
+    )
+}
+
 /// The events of one kind behind a position.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct EventRange {
-    pub(super) event: Event,
-    /// Of which form, sub-forms included; none for every form.
-    pub(super) form: Option<i64>,
+pub(super) struct EventRange<'s> {
+    pub(super) about: EventsAbout<'s>,
     pub(super) position: i64,
 }
 
@@ -117,32 +144,32 @@ pub(super) enum Details {
 /// Counts the events in turn, without those that are delivered already.
 pub(super) async fn count_in_turn(
     reader: &mut PooledConnection,
-    range: EventRange,
+    range: EventRange<'_>,
     done_beyond: &[i64],
     details: Details,
 ) -> Result<PendingEvents, StoreError> {
-    let EventRange { event, form, position } = range;
-    let others = match (form, details) {
-        (None, Details::Count) => "",
-        (Some(_), Details::Count) => ", form_id",
-        (None, Details::Since) => ", changed_at",
-        (Some(_), Details::Since) => ", form_id, changed_at",
+    let EventRange { about, position } = range;
+    let others = match (about.form.is_some() || !about.reach.is_all(), details) {
+        (false, Details::Count) => "",
+        (true, Details::Count) => ", form_id",
+        (false, Details::Since) => ", changed_at",
+        (true, Details::Since) => ", form_id, changed_at",
     };
     let first = match details {
         Details::Count => Sql::default(),
         Details::Since => {
-            sql!(", min(CASE WHEN {+is_within} THEN c.changed_at END)", is_within = is_within(event, form))
+            sql!(", min(CASE WHEN {+is_about} THEN c.changed_at END)", is_about = is_about(&about))
         }
     };
     let sql = sql!(
-        "SELECT count(*), count(CASE WHEN {+is_within} THEN 1 END){+first}
+        "SELECT count(*), count(CASE WHEN {+is_about} THEN 1 END){+first}
          FROM (
            SELECT {+column}{+others} FROM submission_changes
            WHERE {+column} > {position} AND {+column} {not in done_beyond}
            ORDER BY {+column} LIMIT {most}) AS c",
-        is_within = is_within(event, form),
+        is_about = is_about(&about),
         first,
-        column = event.column(),
+        column = about.event.column(),
         others = Sql::text(others),
         position,
         done_beyond,

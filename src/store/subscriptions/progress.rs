@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::LeasedSubscription;
 use super::attempts::{AttemptRecord, insert_attempts, prune_attempts};
 use super::lease::LEASE;
+use super::owner::state;
 use crate::outbound::DeliveryReason;
 use crate::store::engine::Transaction;
 use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Row, Sql, TableSpec, sql};
@@ -270,11 +271,12 @@ fn update(leased: &LeasedSubscription, progress: &Progress<'_>) -> Sql {
     sql!(
         "UPDATE subscriptions SET position = {position}, done_beyond = {done_beyond}, {+assignments}
          WHERE {+is_held}
-         RETURNING state",
+         RETURNING {+state_now} AS state",
         position = progress.position,
         done_beyond = serde_json::to_string(progress.done_beyond).expect("numbers are JSON"),
         assignments = Sql::joined([Some(lease), success, outcome].into_iter().flatten(), ", "),
         is_held = leased.is_held(),
+        state_now = state(Timestamp::now()),
     )
 }
 

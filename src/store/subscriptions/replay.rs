@@ -10,13 +10,15 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Event;
-use super::due::is_within;
+use super::due::{EventsAbout, is_about};
 use super::managing::audit_entry;
+use super::owner::FORMS;
+use super::pending::is_reached;
 use crate::store::audit::{self, Actor};
 use crate::store::derived::changes::{ChangeCursor, is_in_log};
 use crate::store::engine::{Transaction, retry};
 use crate::store::statement::{Sql, sql};
-use crate::store::{Store, StoreError};
+use crate::store::{FormReach, Store, StoreError};
 
 /// What to send again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +68,8 @@ struct LockedSubscription {
     id: i64,
     event: Event,
     form: Option<i64>,
+    /// What the token that made it reaches.
+    reach: FormReach,
     position: i64,
     done_beyond: Vec<i64>,
     epoch: String,
@@ -85,7 +89,7 @@ impl Store {
         };
         retry::run(|| async move {
             let mut transaction = self.database.begin().await?;
-            let Some(locked) = LockedSubscription::lock(&mut transaction, id).await? else {
+            let Some(locked) = LockedSubscription::lock(&mut transaction, id, self.own()).await? else {
                 return Ok(Replayed::UnknownSubscription);
             };
             let outcome = match replay {
@@ -134,23 +138,27 @@ impl Store {
 }
 
 impl LockedSubscription {
-    async fn lock(transaction: &mut Transaction, id: i64) -> Result<Option<Self>, StoreError> {
+    async fn lock(transaction: &mut Transaction, id: i64, own: Sql) -> Result<Option<Self>, StoreError> {
         let lock = sql!(
             "SELECT event, form_id,
                {pg: least(position, last_seq) | lite: coalesce(min(position, last_seq), last_seq)},
-               done_beyond, epoch, last_seq
+               done_beyond, epoch, last_seq, {+forms_of_token}
              FROM subscriptions CROSS JOIN change_state
-             WHERE id = {id}
+             WHERE id = {id}{+own}
              {pg: FOR UPDATE OF subscriptions}",
+            forms_of_token = Sql::text(FORMS),
             id,
+            own,
         );
         let Some(row) = transaction.fetch_all(lock).await?.pop() else { return Ok(None) };
         // That of a newer program.
         let Some(event) = Event::parse(&row.get::<String>(0)?) else { return Ok(None) };
+        let forms: Option<String> = row.get(6)?;
         Ok(Some(Self {
             id,
             event,
             form: row.get(1)?,
+            reach: FormReach::read(forms.as_deref())?,
             position: row.get(2)?,
             done_beyond: serde_json::from_str(&row.get::<String>(3)?).unwrap_or_default(),
             epoch: row.get(4)?,
@@ -174,11 +182,18 @@ impl LockedSubscription {
         )
     }
 
+    /// The condition that the submission of an event `e` that was set aside is in reach.
+    fn is_reached(&self) -> Sql {
+        if self.reach.is_all() { Sql::text("TRUE") } else { is_reached("e.submission_id", &self.reach) }
+    }
+
     async fn send_event(&self, transaction: &mut Transaction, event: &str) -> Result<Replayed, StoreError> {
         let find = sql!(
-            "SELECT 1 FROM webhook_events WHERE subscription_id = {subscription} AND event_id = {event}",
+            "SELECT 1 FROM webhook_events e
+             WHERE e.subscription_id = {subscription} AND e.event_id = {event} AND {+is_reached}",
             subscription = self.id,
             event,
+            is_reached = self.is_reached(),
         );
         if !transaction.fetch_all(find).await?.is_empty() {
             transaction.execute(self.send_again(sql!("event_id = {event}", event))).await?;
@@ -205,10 +220,10 @@ impl LockedSubscription {
     ) -> Result<Replayed, StoreError> {
         let find = sql!(
             "SELECT c.submission_id FROM submission_changes c
-             WHERE c.submission_id {in submissions} AND c.{+column} IS NOT NULL AND {+is_within}",
+             WHERE c.submission_id {in submissions} AND c.{+column} IS NOT NULL AND {+is_about}",
             submissions,
             column = self.event.column(),
-            is_within = is_within(self.event, self.form),
+            is_about = is_about(&EventsAbout { event: self.event, form: self.form, reach: &self.reach }),
         );
         let mut unknown: BTreeSet<i64> = submissions.iter().copied().collect();
         for row in transaction.fetch_all(find).await? {

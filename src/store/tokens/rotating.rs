@@ -1,4 +1,5 @@
-//! Rotates a token: a new one replaces it, and the old one is refused after an overlap.
+//! Rotates a token: a new one replaces it, and the old one is refused after an overlap. The subscriptions that are bound to the
+//! old one are the new one's at once.
 //!
 //! The row of the old token is locked until the commit, so that two rotations of it follow each other, and so do a
 //! rotation and a revocation.
@@ -7,11 +8,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{AuditEntry, CreatedToken, NewToken, details, insert, subject};
+use super::{AuditEntry, CreatedToken, NewToken, TokenLimits, details, insert, subject};
 use crate::instant::Rfc3339Micros;
 use crate::store::audit::{self, Actor};
 use crate::store::engine::retry;
 use crate::store::statement::sql;
+use crate::store::subscriptions::hand_over;
 use crate::store::{Store, StoreError};
 
 /// The outcome of rotating a token.
@@ -35,7 +37,7 @@ pub enum RotatedToken {
 }
 
 impl Store {
-    /// Stores `token`, which replaces the one with this id. That one expires after `overlap`, or earlier if it already
+    /// Stores `token`, which replaces the one with this id and has its limits. That one expires after `overlap`, or earlier if it already
     /// had an earlier expiry; without an overlap it is revoked.
     ///
     /// # Errors
@@ -51,10 +53,15 @@ impl Store {
         let token = &NewToken { replaces: Some(id), ..token };
         retry::run(|| async move {
             let mut transaction = self.database.begin().await?;
-            let lock = sql!("SELECT revoked_at, expires_at FROM tokens WHERE id = {id} {pg: FOR UPDATE}", id);
+            let lock = sql!(
+                "SELECT revoked_at, expires_at, scopes, forms, networks, requests_per_minute
+                 FROM tokens WHERE id = {id} {pg: FOR UPDATE}",
+                id,
+            );
             let Some(old) = transaction.connection().fetch_optional(lock).await? else {
                 return Ok(RotatedToken::Unknown);
             };
+            let token = &NewToken { limits: TokenLimits::read(&old, 2)?, ..token.clone() };
             // Before the state of the old token: the form that is sent again may have revoked it.
             let new = match insert(&mut transaction, token, now, by).await? {
                 CreatedToken::New(id) => id,
@@ -76,6 +83,7 @@ impl Store {
                 sql!("UPDATE tokens SET expires_at = {old_until} WHERE id = {id}", old_until, id)
             };
             transaction.execute(update).await?;
+            hand_over(&mut transaction, id, new).await?;
 
             let mut details = details(token);
             details["old_until"] = Rfc3339Micros(old_until).to_string().into();

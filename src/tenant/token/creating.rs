@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::PresentedToken;
 use crate::shown_text;
-use crate::store::{Actor, CreatedToken, NewToken, RotatedToken, Store, StoreError};
+use crate::store::{Actor, CreatedToken, NewToken, RotatedToken, Store, StoreError, TokenLimits};
 
 /// What a new token shall be.
 #[derive(Clone, Debug)]
@@ -17,11 +17,13 @@ pub struct NewTokenRequest {
     pub name: String,
     /// From this instant on it is refused. None: never.
     pub expires_at: Option<Timestamp>,
+    /// What it is limited to.
+    pub limits: TokenLimits,
     /// Identifies the form that was sent: a second token with the same key is not created.
     pub form_key: Option<String>,
 }
 
-/// What a token that replaces another one shall be. It has the other one's name.
+/// What a token that replaces another one shall be. It has the other one's name and limits.
 #[derive(Clone, Debug)]
 pub struct RotationRequest {
     /// From this instant on the new token is refused. None: never.
@@ -46,7 +48,7 @@ pub enum Created {
     Existing {
         /// Its number.
         id: i64,
-        /// Whether the form asked for the same name and expiry.
+        /// Whether the form asked for the same name, expiry and limits.
         is_same: bool,
     },
 }
@@ -104,7 +106,8 @@ pub async fn create(store: &Store, request: NewTokenRequest, by: &Actor) -> Resu
     let now = Timestamp::now();
     check_expiry(request.expires_at, now)?;
     let token = PresentedToken::generate();
-    let new = new_token(&token, request.name, request.expires_at, request.form_key);
+    let new =
+        NewToken { limits: request.limits, ..new_token(&token, request.name, request.expires_at, request.form_key) };
     Ok(match store.create_token(new, now, by).await? {
         CreatedToken::New(id) => Created::New { id, token },
         CreatedToken::Existing { id, is_same } => Created::Existing { id, is_same },
@@ -144,5 +147,5 @@ fn new_token(
     form_key: Option<String>,
 ) -> NewToken {
     let (prefix, digest) = (token.shown().to_owned(), *token.digest().as_bytes());
-    NewToken { name, prefix, digest, expires_at, replaces: None, form_key }
+    NewToken { name, prefix, digest, expires_at, limits: TokenLimits::default(), replaces: None, form_key }
 }

@@ -147,7 +147,7 @@ async fn everything_is_reached_by_keyboard() {
         browser.open(&format!("{base}/admin{path}")).await;
         let all = browser
             .script(
-                "return [...document.querySelectorAll('a, button, select, summary, input:not([type=hidden])')]\
+                "return [...document.querySelectorAll('a, button, select, summary, textarea, input:not([type=hidden])')]\
                  .filter(element => element.checkVisibility()).length",
             )
             .await;

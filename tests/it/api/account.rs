@@ -54,6 +54,12 @@ impl Account {
         &self.token
     }
 
+    /// A new token that is limited to forms.
+    pub(crate) fn token_within(&self, forms: &[i64]) -> String {
+        let forms: Vec<String> = forms.iter().map(|form| format!("for_{form}")).collect();
+        self.site.limited_token("acme", "limited", &["--forms", &forms.join(",")])
+    }
+
     /// What the first node has logged so far.
     pub(crate) fn log(&mut self) -> String {
         self.nodes[0].log()

@@ -11,6 +11,6 @@ on_both_databases! {
         let answer = account.client.get("/api/v1/me").send().await;
         assert_eq!(answer.status, 200);
         assert_eq!(answer.json(), json!({"message": "Welcome to Acme", "account": {"id": "acme", "name": "Acme", "timezone": "Europe/Berlin"},
-            "usage": [{"token": "tests", "requests": 1}]}));
+            "token": {"id": 1, "name": "tests", "scopes": ["*"], "forms": null, "requests_per_minute": null}, "usage": [{"token": "tests", "requests": 1}]}));
     }
 }

@@ -444,11 +444,64 @@ impl World {
 
     /// The ids of every form that the list shows.
     pub(crate) fn listed_forms(&self) -> Vec<String> {
+        self.listed_forms_within(None)
+    }
+
+    /// Those that it shows with a token that is limited to forms.
+    pub(crate) fn listed_forms_within(&self, reach: Option<&[i64]>) -> Vec<String> {
         self.forms
             .iter()
-            .filter(|form| !form.disabled && form.parent.is_none())
+            .filter(|form| !form.disabled && form.parent.is_none() && self.reaches(reach, form.id))
             .map(|form| format!("for_{}", form.id))
             .collect()
+    }
+
+    /// Whether a form is one of these or below one; all are reached without a limit.
+    pub(crate) fn reaches(&self, reach: Option<&[i64]>, form: i64) -> bool {
+        reach.is_none_or(|reach| self.with_forms_above(form).iter().any(|form| reach.contains(form)))
+    }
+
+    /// A form and those above it, however they go in a circle.
+    fn with_forms_above(&self, form: i64) -> Vec<i64> {
+        let mut forms = vec![form];
+        while let Some(parent) = self.form(*forms.last().expect("one at least")).parent
+            && !forms.contains(&parent)
+        {
+            forms.push(parent);
+        }
+        forms
+    }
+
+    /// The ids of every form.
+    pub(crate) fn forms(&self) -> impl Iterator<Item = i64> {
+        self.forms.iter().map(|form| form.id)
+    }
+
+    /// The form of a submission.
+    pub(crate) fn form_of(&self, submission: i64) -> i64 {
+        let found = self.submissions.iter().find(|other| other.id == submission);
+        found.expect("a submission of this world").form
+    }
+
+    /// Gives a form another parent or none at random, and tells the SQL that does so in a database too.
+    pub(crate) fn move_form(&mut self) -> String {
+        let ids: Vec<i64> = self.forms().collect();
+        let parent = if self.random.random_bool(0.7) { ids.choose(&mut self.random).copied() } else { None };
+        let form = self.forms.choose_mut(&mut self.random).expect("there are some");
+        form.parent = parent.filter(|parent| *parent != form.id);
+        let parent = form.parent.map_or_else(|| "NULL".to_owned(), |parent| parent.to_string());
+        format!("UPDATE forms SET parent_id = {parent} WHERE id = {}", form.id)
+    }
+
+    /// Some of the forms at random, and the id of one that does not exist now and then.
+    pub(crate) fn some_forms(&mut self, chance: f64) -> Vec<i64> {
+        let ids: Vec<i64> = self.forms().chain([self.base + 999]).collect();
+        ids.into_iter().filter(|_| self.random.random_bool(chance)).collect()
+    }
+
+    /// A number below another one.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        self.random.random_range(0..end)
     }
 
     /// Every submission's id, whether it is returned by itself or not.
@@ -458,10 +511,16 @@ impl World {
 
     /// What a search returns, all pages in one.
     pub(crate) fn search(&self, filter: &Value) -> Vec<Value> {
+        self.search_within(filter, None)
+    }
+
+    /// What a search with a token returns that is limited to forms.
+    pub(crate) fn search_within(&self, filter: &Value, reach: Option<&[i64]>) -> Vec<Value> {
         let mut found: Vec<&Submission> = self
             .submissions
             .iter()
             .filter(|submission| self.is_listed(submission) && self.matches(submission, filter))
+            .filter(|submission| self.reaches(reach, submission.form))
             .collect();
         let key = |submission: &Submission| {
             let at = if filter["sortBy"] == "created_at" { submission.created_at } else { submission.updated_at };
@@ -522,10 +581,7 @@ impl World {
         let meets = |wanted: Option<Vec<i64>>, has: &[i64]| {
             wanted.is_none_or(|wanted| has.iter().any(|id| wanted.contains(id)))
         };
-        let mut forms = vec![submission.form];
-        while let Some(parent) = self.form(*forms.last().expect("one at least")).parent {
-            forms.push(parent);
-        }
+        let forms = self.with_forms_above(submission.form);
         let status = filter["statuses"].as_array().filter(|list| !list.is_empty());
         meets(ids("forms"), &forms)
             && meets(ids("submitters"), submission.submitter.as_slice())

@@ -1,6 +1,6 @@
-//! `formgate token create | rotate | list | revoke`.
+//! `formgate token create | rotate | change | list | revoke`.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::fixture::{Engine, Site, Tenant, on_both_databases};
 use crate::support::process::Writable;
@@ -28,7 +28,9 @@ on_both_databases! {
         let keys: Vec<_> = record.as_object().expect("an object").keys().collect();
         let first = ["id", "name", "prefix", "created_at", "last_used_at", "revoked_at"];
         assert_eq!(keys[..6], first, "scripts depend on them");
-        assert_eq!(keys[6..], ["expires_at", "created_by", "replaces", "last_used_route", "last_used_network"]);
+        let later = ["expires_at", "created_by", "replaces", "last_used_route", "last_used_network"];
+        assert_eq!(keys[6..11], later);
+        assert_eq!(keys[11..], ["scopes", "forms", "networks", "requests_per_minute"]);
         assert!(record["created_by"].as_str().is_some_and(|user| !user.is_empty()), "the system user");
         assert!(record["id"].is_i64());
         assert_eq!(record["name"], "Zapier & Söhne");
@@ -107,6 +109,93 @@ on_both_databases! {
             assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{wrong}");
         }
         assert_eq!(listed(&site).len(), 4);
+    }
+
+    async fn a_token_is_limited_to_forms_that_need_not_exist(engine: Engine) {
+        let site = Site::new().tenant("acme", engine).write();
+        site.limited_token("acme", "some", &["--forms", "for_2,1"]);
+        assert_eq!(listed(&site)[0]["forms"], json!(["for_1", "for_2"]));
+        assert!(site.run(&["token", "list", "--tenant", "acme"], b"").stdout.contains("for_1 for_2"));
+        let run = |arguments: &[&str]| site.run(&[&["token"], arguments, &["--tenant", "acme"]].concat(), b"").code;
+        assert_eq!(run(&["rotate", "1"]), 0);
+        assert_eq!(listed(&site)[1]["forms"], json!(["for_1", "for_2"]));
+        for (given, expected) in [("7", json!(["for_7"])), ("all", Value::Null)] {
+            assert_eq!(run(&["change", "2", "--forms", given]), 0);
+            assert_eq!(listed(&site)[1]["forms"], expected);
+        }
+    }
+
+    async fn a_token_is_limited_narrowed_and_widened_with_an_audit_row_each(engine: Engine) {
+        let site = Site::new().tenant("acme", engine).requests_per_minute(60).write();
+        let limits = |at: usize| {
+            let token = &listed(&site)[at];
+            json!([token["scopes"], token["networks"], token["requests_per_minute"]])
+        };
+        let run = |command: &str, arguments: &[&str]| {
+            site.run(&[&["token", command, "--tenant", "acme"], arguments].concat(), b"")
+        };
+        site.token("acme", "all");
+        assert_eq!(limits(0), json!([["*"], null, null]));
+        let networks = "203.0.113.0/24, 2001:db8::/32";
+        let options = ["--name", "some", "--scopes", "submissions:read,forms:read", "--networks", networks];
+        assert_eq!(run("create", &[&options[..], &["--requests-per-minute", "60"]].concat()).code, 0);
+        let created = json!([["forms:read", "submissions:read"], ["203.0.113.0/24", "2001:db8::/32"], 60]);
+        assert_eq!(limits(1), created);
+        let table = site.run(&["token", "list", "--tenant", "acme"], b"").stdout;
+        assert!(table.contains("forms:read submissions:read") && table.contains("203.0.113.0/24 2001:db8::/32"), "{table}");
+
+        for (arguments, expected) in [
+            (&["--scopes", "forms:read"][..], json!([["forms:read"], ["203.0.113.0/24", "2001:db8::/32"], 60])),
+            (&["--networks", "all"], json!([["forms:read"], null, 60])),
+            (&["--requests-per-minute", "5"], json!([["forms:read"], null, 5])),
+            (&["--requests-per-minute", "none", "--scopes", "*"], json!([["*"], null, null])),
+            (&["--scopes", "scim", "--networks", "10.0.0.0/8"], json!([["scim"], ["10.0.0.0/8"], null])),
+        ] {
+            let output = run("change", &[&["2"], arguments].concat());
+            assert_eq!((output.code, output.stderr.as_str()), (0, "token 2 is changed\n"), "{arguments:?}");
+            assert_eq!(limits(1), expected, "{arguments:?}");
+        }
+        assert_eq!(run("change", &["2", "--scopes", "scim"]).stderr, "token 2 has these limits already\n");
+
+        // The successor has the limits of the old one.
+        assert_eq!(run("rotate", &["2"]).code, 0);
+        assert_eq!(limits(2), limits(1));
+        let audit = site.run(&["audit", "list", "--tenant", "acme", "--json"], b"").stdout;
+        let rows: Vec<Value> = audit.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let changes: Vec<_> = rows.iter().filter(|row| row["action"] == "token.change").collect();
+        assert_eq!(changes.len(), 5, "{audit}");
+        let first = changes.iter().min_by_key(|row| row["id"].as_i64()).expect("five rows");
+        let details = json!({
+            "name": "some",
+            "before": {"scopes": ["forms:read", "submissions:read"]},
+            "after": {"scopes": ["forms:read"]},
+        });
+        assert_eq!((&first["details"], &first["subject"]), (&details, &json!("token 2")));
+        let created = rows.iter().find(|row| row["action"] == "token.create" && row["subject"] == "token 2");
+        assert_eq!(created.expect("it was created")["details"]["requests_per_minute"], 60);
+        assert_eq!(site.run(&["audit", "verify", "--tenant", "acme"], b"").code, 0);
+
+        for (arguments, code, fault) in [
+            (&["2"][..], 2, "--scopes"),
+            (&["2", "--scopes", ""], 2, "at least one scope"),
+            (&["2", "--scopes", "forms:write"], 2, "there is no scope `forms:write`; there are `forms:read`"),
+            (&["2", "--scopes", "forms:read,"], 2, "there is no scope ``"),
+            (&["2", "--forms", ""], 2, "at least one form"),
+            (&["2", "--forms", "for_1,sub_1"], 2, "`sub_1` is no id of a form"),
+            (&["2", "--networks", "10.0.0.1/8"], 2, "the network is 10.0.0.0/8"),
+            (&["2", "--networks", "office"], 2, "`office` is no network"),
+            (&["2", "--requests-per-minute", "many"], 2, "a number of requests, or none"),
+            (&["2", "--requests-per-minute", "61"], 1, "from 1 to 60, the account's"),
+            (&["2", "--requests-per-minute", "0"], 1, "from 1 to 60, the account's"),
+            (&["4711", "--scopes", "all"], 1, "tenant `acme` has no token 4711"),
+        ] {
+            let output = run("change", arguments);
+            assert!(output.code == code && output.stderr.contains(fault), "{arguments:?}: {output:?}");
+        }
+        assert_eq!(run("revoke", &["3"]).code, 0);
+        assert!(run("change", &["3", "--scopes", "all"]).stderr.contains("token 3 is revoked"));
+        assert_eq!(run("create", &["--name", "x", "--requests-per-minute", "61"]).code, 1);
+        assert_eq!(listed(&site).len(), 3, "nothing was created by what was refused");
     }
 
     async fn a_rotated_token_has_the_name_of_the_old_one_which_expires_or_is_revoked(engine: Engine) {

@@ -137,6 +137,46 @@ async fn any_other_request_costs_it_one_script() {
     any_request_costs_one_script(5000, &["evalsha", "time", "get", "set", "append", "pttl"]).await;
 }
 
+/// Requests of a token with a budget of its own cost one script each too, and those of others nothing more than before.
+#[tokio::test]
+async fn a_budget_of_a_token_costs_no_second_call() {
+    let redis = Redis::start();
+    let site = site(&redis, 500);
+    let node = site.start();
+    let limited = site.limited_token("acme", "limited", &["--requests-per-minute", "100"]);
+    let other = site.token("acme", "other");
+    for (token, gets, appends) in [(&limited, 3, 2), (&other, 1, 1)] {
+        let client = node.client().to(&site.host("acme")).with(token);
+        assert_eq!(client.get("/api/v1/form").send().await.status, 200);
+        let counter = Counter::start(&redis);
+        let mut monitor = Monitor::start(&redis);
+        for _ in 0..10 {
+            assert_eq!(client.get("/api/v1/form").send().await.status, 200);
+        }
+        let calls = monitor.calls();
+        let count = |command: &str| calls.iter().filter(|call| *call == command).count();
+        assert_eq!((count("get"), count("append")), (10 * gets, 10 * appends), "{calls:?}");
+        assert_eq!(of(&counter.calls(), "evalsha"), 10);
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_refusals_by_a_budget_of_a_token_cost_it_next_to_nothing() {
+    let redis = Redis::start();
+    let site = site(&redis, 60);
+    let node = site.start();
+    let token = site.limited_token("acme", "limited", &["--requests-per-minute", "2"]);
+    let client = node.client().to(&site.host("acme")).with(&token);
+    for status in [200, 200, 429] {
+        assert_eq!(client.get("/api/v1/form").send().await.status, status);
+    }
+    let counter = Counter::start(&redis);
+    let statuses = thousand(std::iter::repeat(client)).await;
+    assert!(statuses.iter().all(|status| *status == 429), "{statuses:?}");
+    // A look at the account's window once in a second.
+    counter.assert_few();
+}
+
 /// Requests to an account with this limit cost one script each, which uses no other commands than these.
 async fn any_request_costs_one_script(limit: u32, scripts: &[&str]) {
     let redis = Redis::start();

@@ -129,6 +129,35 @@ async fn a_revocation_takes_effect_at_once_on_a_node_that_received_no_announceme
 }
 
 #[tokio::test]
+async fn narrowing_is_felt_on_every_node_and_widening_too() {
+    let redis = Redis::start();
+    for redis in [Some(&redis), None] {
+        let nodes = Nodes::start(redis);
+        assert_eq!(nodes.statuses(&nodes.token).await, [200, 200]);
+        let change = |limits: &[&str]| {
+            let changed = nodes.site.run(&[&["token", "change", "--tenant", "acme", "1"], limits].concat(), b"");
+            assert!(changed.code == 0 && !changed.stderr.contains("warning"), "{}", changed.stderr);
+        };
+        // Each change is felt by what a form answers.
+        for (limits, expected) in [
+            (&["--scopes", "groups:read"][..], 403),
+            (&["--scopes", "all"], 200),
+            (&["--networks", "203.0.113.0/24"], 401),
+            (&["--networks", "all"], 200),
+        ] {
+            change(limits);
+            let began = Instant::now();
+            for client in &nodes.clients {
+                while client.with(&nodes.token).get("/api/v1/form").send().await.status != expected {
+                    assert!(began.elapsed() < LOGGED, "{limits:?} is not felt");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn revoking_while_redis_hangs_is_felt_at_once() {
     let mut redis = Redis::start();
     let nodes = Nodes::start(Some(&redis));

@@ -366,3 +366,85 @@ fn a_key_that_holds_something_else_does_not_fail_the_others() {
     let message = replies.remove(1).2.expect("a message").into_log();
     assert!(String::from_utf8_lossy(&message).contains("WRONGTYPE"), "{message:?}");
 }
+
+/// A request of a token with a budget asks for two windows.
+#[test]
+fn a_token_with_a_budget_takes_a_place_in_both_windows_or_in_neither() {
+    const CLOCK: &str = "redis.call('TIME')";
+    let (redis, mut random) = (Redis::start(), StdRng::seed_from_u64(3));
+    let script = Script::new(&SOURCE.replace(CLOCK, "{ARGV[4], ARGV[5]}"));
+    let mut connection = redis.connect();
+    for round in 0..16 {
+        let span = [50, 1000, 60_000][random.random_range(0..3)];
+        let limit = if round % 4 == 3 { random.random_range(700..=900) } else { random.random_range(1..=40) };
+        let own_limit = random.random_range(1..=limit);
+        let (key, own_key) = (format!("window {round}"), format!("window {round}:token:7"));
+        // What each window admitted.
+        let (mut admitted, mut own): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
+        let mut now = 1_700_000_000_000 + round;
+        for _ in 0..300.max(limit * 3) {
+            now += match random.random_range(0..10.max(limit)) {
+                0 => span + random.random_range(0..=2),
+                other if other % 3 == 0 => 0,
+                _ => random.random_range(0..=2 * span / limit),
+            };
+            let left_and_wait = |admitted: &[u64], limit: u64| {
+                let counted: Vec<u64> = admitted.iter().copied().filter(|at| now - at <= span).collect();
+                let used = counted.len() as u64;
+                if used < limit { (limit - used, 0) } else { (0, counted[(used - limit) as usize] + span + 1 - now) }
+            };
+            let is_limited = random.random_bool(0.6);
+            let ((left, wait), (own_left, own_wait)) =
+                (left_and_wait(&admitted, limit), left_and_wait(&own, own_limit));
+            // Each as short or long, as nodes know it.
+            let mut call = script.prepare_invoke();
+            let mut questions = Vec::new();
+            let mut ask = |key: &str, limit: u64, operation: &str, token: u32| {
+                let is_long = random.random_bool(0.5);
+                call.key(key);
+                if is_long {
+                    call.key(format!("{key}:tally"));
+                }
+                let operation = if is_long { operation.to_uppercase() } else { operation.to_owned() };
+                questions.extend(question(limit, &operation, token));
+            };
+            if is_limited {
+                ask(&own_key, own_limit, "o", 7);
+            }
+            let operation = if now % 2 == 0 { "s" } else { "r" };
+            ask(&key, limit, operation, if is_limited { 7 } else { 8 });
+            call.arg(span).arg(86_400_000).arg(&questions).arg(now / 1000).arg(now % 1000 * 1000 + 999);
+            let answered = answers(&call, &mut connection);
+            let case = format!("{limit} and {own_limit} in {span} at {now}, limited: {is_limited}: {answered:?}");
+            let admits = wait == 0 && (!is_limited || own_wait == 0);
+            let told = |(_, left, wait, _): &Answer| (*left, *wait);
+            assert_eq!(told(answered.last().expect("an answer")), (left - u64::from(admits), wait), "{case}");
+            if is_limited {
+                assert_eq!(told(&answered[0]), (own_left - u64::from(admits), own_wait), "{case}");
+                assert_eq!(answered[0].3.is_some(), own_wait > 0, "{case}");
+            }
+            if admits {
+                admitted.push(now);
+                own.extend(is_limited.then_some(now));
+            }
+        }
+        assert!(own.len() as u64 > own_limit.min(20) && admitted.len() > own.len(), "{limit} {own_limit}");
+    }
+}
+
+/// A key of a token that holds something else fails that request alone, which spends nothing.
+#[test]
+fn a_budget_whose_key_holds_something_else_spends_nothing_of_the_account() {
+    let redis = Redis::start();
+    let mut connection = redis.connect();
+    let _: u64 = redis.run(&["RPUSH", "own", "x"]);
+    let script = Script::new(SOURCE);
+    let mut call = script.prepare_invoke();
+    for key in ["own", "account", "account"] {
+        call.key(key);
+    }
+    let questions = [question(5, "o", 1), question(5, "spend", 1), question(5, "spend", 2)].concat();
+    call.arg(60_000).arg(122_000).arg(questions);
+    let remaining: Vec<_> = replies(&call, &mut connection).iter().map(|reply| reply.0).collect();
+    assert_eq!(remaining, [-1, 5, 4]);
+}

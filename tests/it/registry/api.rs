@@ -310,12 +310,35 @@ on_both_databases! {
             ("tokens", json!({ "name": "" }), "name"),
             ("tokens", json!({ "name": "x", "expires_at": "2001-01-01T00:00:00Z" }), "expires_at"),
             ("tokens", json!({ "name": "x", "expires": "90d" }), "expires"),
+            ("tokens", json!({ "name": "x", "scopes": [] }), "scopes"),
+            ("tokens", json!({ "name": "x", "scopes": ["forms:read", "forms:write"] }), "scopes.1"),
+            ("tokens", json!({ "name": "x", "scopes": "forms:read" }), "scopes"),
+            ("tokens", json!({ "name": "x", "forms": [] }), "forms"),
+            ("tokens", json!({ "name": "x", "forms": ["for_1", "sub_1"] }), "forms.1"),
+            ("tokens", json!({ "name": "x", "networks": [] }), "networks"),
+            ("tokens", json!({ "name": "x", "networks": ["203.0.113.1/24"] }), "networks.0"),
+            ("tokens", json!({ "name": "x", "networks": ["10.0.0.0/8", "office"] }), "networks.1"),
+            ("tokens", json!({ "name": "x", "requests_per_minute": 0 }), "requests_per_minute"),
+            ("tokens", json!({ "name": "x", "requests_per_minute": 61 }), "requests_per_minute"),
+            ("tokens", json!({ "name": "x", "requests_per_minute": 1.5 }), "requests_per_minute"),
             ("links", json!({ "email": "ana" }), "email"),
             ("links", json!({ "email": "ana@acme.example", "role": "owner" }), "role"),
             ("links", json!({ "email": "ana@acme.example", "valid_seconds": 604_801 }), "valid_seconds"),
         ] {
             let answer = scene.call(0, Method::POST, &format!("/v1/tenants/acme/{path}"), Some(&body)).await;
             assert!(answer.status == 422 && answer.body["errors"].get(field).is_some(), "{body}: {answer:?}");
+        }
+        let limits = json!({ "scopes": ["forms:read", "scim"], "forms": ["for_1", "for_7"], "networks": ["203.0.113.0/24"], "requests_per_minute": 60 });
+        let none = json!({ "scopes": ["*"], "forms": null, "networks": null, "requests_per_minute": null });
+        let nulls = json!({ "scopes": null, "forms": null, "networks": null, "requests_per_minute": null });
+        for (sent, expected) in [(&limits, &limits), (&json!({ "forms": [7, "1"] }), &json!({ "forms": ["for_1", "for_7"] })), (&none, &none), (&nulls, &none), (&json!({}), &none)] {
+            let mut body = sent.clone();
+            body["name"] = json!("Limited");
+            let answer = scene.call(0, Method::POST, "/v1/tenants/acme/tokens", Some(&body)).await;
+            assert_eq!(answer.status, 201, "{answer:?}");
+            for (key, value) in expected.as_object().unwrap() {
+                assert_eq!(answer.body["data"][key], *value, "{body}: {answer:?}");
+            }
         }
         let link = json!({ "email": "ana@acme.example", "role": "viewer", "valid_seconds": 60 });
         let answer = scene.call(0, Method::POST, "/v1/tenants/acme/links", Some(&link)).await;

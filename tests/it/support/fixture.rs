@@ -309,6 +309,13 @@ impl Site {
         format!("formgate:window:{{{slug}}}:{identity}")
     }
 
+    /// Creates a token with limits, by the command.
+    pub(crate) fn limited_token(&self, slug: &str, name: &str, limits: &[&str]) -> String {
+        let output = self.run(&[&["token", "create", "--tenant", slug, "--name", name], limits].concat(), b"");
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        output.stdout.trim_end().to_owned()
+    }
+
     /// Brings every database to the newest schema, for tenants with databases of the test's own.
     pub(crate) fn migrate(&self) {
         for tenant in &self.tenants {

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use std::thread;
 
 use formgate::import::{self, Imported, OnFault};
-use formgate::store::{self, Actor, AuditEntry, DatabaseLocation, Events, Reach, Store};
+use formgate::store::{self, Actor, AuditEntry, DatabaseLocation, Events, Reach, Store, TokenLimits};
 use formgate::tenant::token::{self, Created, NewTokenRequest};
 use serde_json::json;
 use sqlx::{Connection, SqliteConnection};
@@ -73,7 +73,8 @@ pub(super) fn import(location: &DatabaseLocation, ndjson: &str) {
 
 /// Creates a token in a migrated database. Running nodes are not told.
 pub(super) fn create_token(location: &DatabaseLocation, name: &str) -> String {
-    let request = NewTokenRequest { name: name.to_owned(), expires_at: None, form_key: None };
+    let request =
+        NewTokenRequest { name: name.to_owned(), expires_at: None, limits: TokenLimits::default(), form_key: None };
     let created = wait_for(async {
         let store = Store::open(location, 1).await?;
         let created = token::create(&store, request, &actor()).await;

@@ -19,12 +19,14 @@ on_both_databases! {
         let receiver = Receiver::always(Act::status(200)).await;
         let id = scene.subscribe(&receiver, "submission.created", None).await["id"].clone();
         let bare = id.as_str().unwrap().trim_start_matches("hook_").parse().unwrap();
+        scene.site.token("acme", "ended");
+        scene.execute("UPDATE tokens SET revoked_at = created_at WHERE name = 'ended'").await;
         let location = DatabaseLocation::parse(scene.site.database_url("acme"), "/".as_ref()).unwrap();
         let store = Store::open(&location, 1).await.unwrap();
         let reason = DeliveryReason::Status { status: 503 };
         for (event, after) in SUBSCRIPTION_TRANSITIONS {
             for (before, expected) in SUBSCRIPTION_STATES.into_iter().zip(after) {
-                let free = "state = 'active', reason = NULL, leased_by = NULL, leased_until = NULL, next_attempt_at = NULL";
+                let free = "state = 'active', reason = NULL, leased_by = NULL, leased_until = NULL, next_attempt_at = NULL, bound = FALSE";
                 scene.execute(&format!("UPDATE subscriptions SET {free}")).await;
                 let holder = format!("{event:?} {before}");
                 let leased = store.lease_subscription(bare, holder).await.unwrap().expect("it is free");
@@ -37,6 +39,11 @@ on_both_databases! {
                     }
                     SubscriptionEvent::Resumed => {
                         store.resume_subscription(bare, None).await.unwrap();
+                        None
+                    }
+                    SubscriptionEvent::TokenEnded => {
+                        let ended = "SELECT id FROM tokens WHERE name = 'ended'";
+                        scene.execute(&format!("UPDATE subscriptions SET bound = TRUE, token_id = ({ended})")).await;
                         None
                     }
                     SubscriptionEvent::Accepted => Some(Standing::Resting),

@@ -4,11 +4,15 @@
 //! Settling keeps where each form was in the tree, by numbers of the log. Only forms that were moved since the reader's
 //! number, or deleted, are looked at: every other form follows its parent. A form that was inserted since has no submission
 //! that the reader could have missed.
+//!
+//! A reader can be limited twice: by the forms that it names, and by the reach of its token. Then the forms of one limit
+//! follow their parents, too, in or out of the other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
+use crate::store::reach::FormsBelow;
 use crate::store::statement::sql;
 
 /// How many placements of moved forms are compared, and how many levels of the tree are climbed.
@@ -32,11 +36,13 @@ struct Moved {
     after: Placement,
 }
 
-/// Whether a form that was moved or deleted after the number `seen` is no longer among some forms and their sub-forms, or is
-/// now. A form that is gone only counts if the log has something of it after `position`.
+/// Whether a form that was moved or deleted after the number `seen` is no longer among the forms of every limit and their
+/// sub-forms, or is now. A form that is gone only counts if the log has something of it after `position`, and it is not one of
+/// `read`: those whose submissions are found although they are gone.
 pub(super) async fn has_changed(
     reader: &mut PooledConnection,
-    forms: &[i64],
+    limits: &[&[i64]],
+    read: &[i64],
     seen: i64,
     position: i64,
 ) -> Result<bool, StoreError> {
@@ -44,26 +50,36 @@ pub(super) async fn has_changed(
     if moved.is_empty() {
         return Ok(false);
     }
-    let forms: BTreeSet<i64> = forms.iter().copied().collect();
-    let Some(parents) = parents_of(reader, &moved, &forms).await? else { return Ok(true) };
+    let limits: Vec<BTreeSet<i64>> = limits.iter().map(|forms| forms.iter().copied().collect()).collect();
+    let mut looked_at: BTreeSet<i64> = moved.keys().copied().collect();
+    if limits.len() > 1 {
+        looked_at.extend(limits.iter().flatten());
+    }
+    let Some(parents) = parents_of(reader, &moved, &looked_at, &limits).await? else { return Ok(true) };
+    let (moved, parents) = (&moved, &parents);
+    let parent_then = |then: fn(&Moved) -> Placement| {
+        move |form: i64| match moved.get(&form) {
+            Some(moved) => then(moved).parent,
+            None => parents.get(&form).copied().flatten(),
+        }
+    };
+    let of_limits = |then: fn(&Moved) -> Placement| {
+        limits.iter().map(|forms| FormsBelow::new(forms, parent_then(then))).collect::<Vec<_>>()
+    };
+    let mut below_before = of_limits(|moved| moved.before);
+    let mut below_after = of_limits(|moved| moved.after);
     let mut gone = Vec::new();
-    for (form, Moved { before, after }) in &moved {
-        if before.is_deleted {
+    for form in looked_at {
+        let moved = moved.get(&form);
+        if moved.is_some_and(|moved| moved.before.is_deleted) {
             continue;
         }
-        let is_within = |now: fn(&Moved) -> Placement| {
-            !now(&moved[form]).is_deleted
-                && is_below(*form, &forms, |form| match moved.get(&form) {
-                    Some(moved) => now(moved).parent,
-                    None => parents.get(&form).copied().flatten(),
-                })
-        };
-        let (was_within, is_within) = (is_within(|moved| moved.before), is_within(|moved| moved.after));
+        let is_deleted = moved.is_some_and(|moved| moved.after.is_deleted);
+        let was_within = below_before.iter_mut().all(|below| below.has(form));
+        let is_within = !is_deleted && below_after.iter_mut().all(|below| below.has(form));
         match (was_within, is_within) {
-            // Submissions of a form that the reader names are found all the same.
-            (true, false) if after.is_deleted => {
-                gone.extend(Some(*form).filter(|form| !forms.contains(form)));
-            }
+            // Submissions of a form that is read are found all the same.
+            (true, false) if is_deleted => gone.extend(Some(form).filter(|form| !read.contains(form))),
             (was_within, is_within) if was_within != is_within => return Ok(true),
             _ => {}
         }
@@ -108,17 +124,22 @@ async fn moved_since(reader: &mut PooledConnection, seen: i64) -> Result<Option<
     Ok(Some(moved))
 }
 
-/// The parents of the forms above those that were moved. None: there are too many levels.
+/// The parents of the forms above some, as far as they were not moved and are not of every limit. None: there are too many
+/// levels.
 async fn parents_of(
     reader: &mut PooledConnection,
     moved: &BTreeMap<i64, Moved>,
     forms: &BTreeSet<i64>,
+    limits: &[BTreeSet<i64>],
 ) -> Result<Option<HashMap<i64, Option<i64>>>, StoreError> {
     let mut parents: HashMap<i64, Option<i64>> = HashMap::new();
-    let mut above: BTreeSet<i64> =
-        moved.values().flat_map(|moved| [moved.before.parent, moved.after.parent]).flatten().collect();
+    let above_moved = moved.values().flat_map(|moved| [moved.before.parent, moved.after.parent]).flatten();
+    let mut above: BTreeSet<i64> = above_moved.chain(forms.iter().copied()).collect();
     for _ in 0..MAX_LEVELS {
-        above.retain(|form| !moved.contains_key(form) && !forms.contains(form) && !parents.contains_key(form));
+        above.retain(|form| {
+            let is_of_all = limits.iter().all(|forms| forms.contains(form));
+            !moved.contains_key(form) && !is_of_all && !parents.contains_key(form)
+        });
         if above.is_empty() {
             return Ok(Some(parents));
         }
@@ -133,33 +154,4 @@ async fn parents_of(
         }
     }
     Ok(None)
-}
-
-/// Whether a form is one of `forms` or below one. Forms whose parents go in a circle are below none that is not among them.
-fn is_below(form: i64, forms: &BTreeSet<i64>, parent: impl Fn(i64) -> Option<i64>) -> bool {
-    let (mut at, mut passed) = (form, BTreeSet::new());
-    while passed.insert(at) {
-        if forms.contains(&at) {
-            return true;
-        }
-        let Some(above) = parent(at) else { return false };
-        at = above;
-    }
-    false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_form_is_below_those_that_its_parents_lead_to() {
-        let parents = HashMap::from([(3, 2), (2, 1), (5, 6), (6, 5)]);
-        let parent = |form| parents.get(&form).copied();
-        for (form, forms, expected) in
-            [(3, &[1][..], true), (3, &[3], true), (1, &[2, 3], false), (5, &[1], false), (5, &[6], true)]
-        {
-            assert_eq!(is_below(form, &forms.iter().copied().collect(), parent), expected, "{form} {forms:?}");
-        }
-    }
 }

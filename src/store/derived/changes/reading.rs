@@ -4,12 +4,12 @@ use std::collections::{BTreeSet, HashSet};
 
 use super::stamps::{LogMark, stamp_of};
 use super::{Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom};
-use crate::store::StoreError;
 use crate::store::derived::search::with_sub_forms;
 use crate::store::derived::settle::is_settled;
 use crate::store::engine::PooledConnection;
 use crate::store::statement::{Row, Sql, sql};
 use crate::store::submissions::read_submissions;
+use crate::store::{FormReach, StoreError};
 
 /// Of how many forms, sub-forms included, the changes are looked up one form after the other.
 ///
@@ -73,20 +73,22 @@ impl LogState {
     }
 }
 
-/// The page after a cursor.
+/// The page after a cursor, of the forms that are followed: those in reach, or some of these.
 pub(super) async fn read_page(
     reader: &mut PooledConnection,
     mut cursor: ChangeCursor,
     state: &LogState,
-    forms: &[i64],
+    followed: &FormReach,
+    reach: &FormReach,
     limit: u32,
 ) -> Result<ChangePage, StoreError> {
     // One more than is returned shows whether there is more.
     let (wanted, before) = (i64::from(limit) + 1, cursor.position);
-    let (mut entries, read_to) = if forms.is_empty() {
-        (read_entries(reader, entries_after(&cursor, Sql::default(), wanted), &cursor).await?, state.last.seq)
-    } else {
-        entries_of_forms(reader, &cursor, state, forms, wanted).await?
+    let (mut entries, read_to) = match followed {
+        FormReach::All => {
+            (read_entries(reader, entries_after(&cursor, Sql::default(), wanted), &cursor).await?, state.last.seq)
+        }
+        FormReach::Forms(forms) => entries_of_forms(reader, &cursor, state, forms, wanted).await?,
     };
     let mut has_more = read_to < state.last.seq;
     if entries.len() > limit as usize {
@@ -106,7 +108,7 @@ pub(super) async fn read_page(
     }
     let changes: Vec<Change> = entries.into_iter().map(|entry| entry.change).collect();
     let listed = changes.iter().filter(|change| change.kind != ChangeKind::Deleted).map(|change| change.submission);
-    let submissions = read_submissions(reader, listed.collect()).await?;
+    let submissions = read_submissions(reader, listed.collect(), reach).await?;
     if !has_more {
         cursor.base = cursor.position;
     }

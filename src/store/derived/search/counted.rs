@@ -17,7 +17,7 @@ pub(super) enum CountedSearch<'f> {
     /// No filter.
     Everything,
     /// By forms, by statuses, or by both; ordered by the last change.
-    Groups { forms: &'f CoveredForms<'f>, statuses: Vec<Status> },
+    Groups { forms: &'f CoveredForms, statuses: Vec<Status> },
     /// By the time of creation.
     Created { start: Option<Timestamp>, end: Option<Timestamp> },
     /// By one label; ordered by the last change.
@@ -175,7 +175,7 @@ fn in_order(by: SortBy, direction: SortDirection) -> Sql {
 }
 
 /// A page over several groups: from each group's index as many rows as the page can need, then the page out of these.
-fn page_of_groups(forms: &CoveredForms<'_>, statuses: &[Status], scan: &PageScan) -> Sql {
+fn page_of_groups(forms: &CoveredForms, statuses: &[Status], scan: &PageScan) -> Sql {
     let (mut groups, mut conditions) = (Vec::new(), Vec::new());
     if let Some(forms) = forms.table() {
         // Forms without submissions have no page to read: most sub-forms, in an account that creates them ahead.

@@ -1,4 +1,5 @@
-//! Which forms a search by forms covers: the requested ones and their sub-forms, at any depth.
+//! Which forms a search by forms covers: the requested ones and their sub-forms, at any depth, as far as the caller reaches
+//! them. Without requested forms, these are all that the caller reaches.
 //!
 //! There are two ways to find them: to descend from the requested forms to all their sub-forms, or to climb from all
 //! forms that have listed submissions to their parents. A form can have a hundred thousand sub-forms and few
@@ -19,11 +20,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::IdRecord;
-use crate::store::StoreError;
 use crate::store::derived::settle::is_settled;
 use crate::store::engine::PooledConnection;
 use crate::store::filter::SubmissionFilter;
 use crate::store::statement::{Row, Sql, sql};
+use crate::store::{FormReach, StoreError};
 
 /// How many rows a way may read before the other one is tried.
 ///
@@ -36,20 +37,22 @@ const STEPS: [u16; 3] = [250, 2_000, 16_000];
 #[derive(Clone, Debug)]
 pub(super) struct ResolvedFilter<'f> {
     pub(super) filter: &'f SubmissionFilter,
-    pub(super) forms: CoveredForms<'f>,
+    /// What the caller reaches.
+    pub(super) reach: &'f FormReach,
+    pub(super) forms: CoveredForms,
     /// Whether `forms` has those of all submissions that were committed before.
     pub(super) is_settled: bool,
 }
 
 /// The forms that a search covers.
 #[derive(Clone, Debug)]
-pub(super) enum CoveredForms<'f> {
-    /// All, because the search names none.
+pub(super) enum CoveredForms {
+    /// All: the search names none, and the caller reaches all.
     All,
     /// Only these. Forms without listed submissions may be missing.
     Listed(Arc<[i64]>),
     /// These and their sub-forms, to which the statements of the search descend.
-    WithSubForms(&'f [i64]),
+    WithSubForms(Arc<[i64]>),
 }
 
 impl<'f> ResolvedFilter<'f> {
@@ -57,31 +60,37 @@ impl<'f> ResolvedFilter<'f> {
     pub(super) async fn resolve(
         reader: &mut PooledConnection,
         filter: &'f SubmissionFilter,
+        reach: &'f FormReach,
     ) -> Result<Self, StoreError> {
-        if !filter.forms.is_empty() {
+        let unresolved = Self::unresolved(reader, filter, reach).await?;
+        if let CoveredForms::WithSubForms(wanted) = &unresolved.forms {
             for steps in STEPS {
-                if let Some(forms) = descend(reader, &filter.forms, steps).await? {
-                    return Ok(Self { filter, forms: CoveredForms::Listed(forms.into()), is_settled: true });
+                if let Some(forms) = descend(reader, wanted, steps).await? {
+                    return Ok(Self { forms: CoveredForms::Listed(forms.into()), ..unresolved });
                 }
-                if let Some((forms, is_settled)) = climb(reader, &Start::Listed, &filter.forms, steps).await? {
-                    return Ok(Self { filter, forms: CoveredForms::Listed(forms.into()), is_settled });
+                if let Some((forms, is_settled)) = climb(reader, &Start::Listed, wanted, steps).await? {
+                    return Ok(Self { forms: CoveredForms::Listed(forms.into()), is_settled, ..unresolved });
                 }
             }
         }
-        Ok(Self::unresolved(filter))
+        Ok(unresolved)
     }
 
-    /// Leaves finding the forms to the statements of the search.
-    pub(super) fn unresolved(filter: &'f SubmissionFilter) -> Self {
-        let forms = match filter.forms.as_slice() {
-            [] => CoveredForms::All,
-            forms => CoveredForms::WithSubForms(forms),
+    /// Leaves finding the sub-forms to the statements of the search.
+    pub(super) async fn unresolved(
+        reader: &mut PooledConnection,
+        filter: &'f SubmissionFilter,
+        reach: &'f FormReach,
+    ) -> Result<Self, StoreError> {
+        let forms = match reach.narrowed_to(reader, &filter.forms).await? {
+            FormReach::All => CoveredForms::All,
+            FormReach::Forms(forms) => CoveredForms::WithSubForms(forms),
         };
-        Self { filter, forms, is_settled: true }
+        Ok(Self { filter, reach, forms, is_settled: true })
     }
 }
 
-impl CoveredForms<'_> {
+impl CoveredForms {
     /// Whether all forms are covered.
     pub(super) fn are_all(&self) -> bool {
         matches!(self, Self::All)
@@ -140,7 +149,11 @@ fn children_on_postgres(form: &'static str, limit: i64) -> Sql {
 }
 
 /// The forms and all their sub-forms, unless there are more than `steps`.
-async fn descend(reader: &mut PooledConnection, forms: &[i64], steps: u16) -> Result<Option<Vec<i64>>, StoreError> {
+async fn descend(
+    reader: &mut PooledConnection,
+    forms: &Arc<[i64]>,
+    steps: u16,
+) -> Result<Option<Vec<i64>>, StoreError> {
     let limit = i64::from(steps) + 1;
     // Postgres reads rows only as far as the limit needs. SQLite reads all rows that a form adds before it counts them, so
     // each adds its first child and its next sibling.
@@ -180,7 +193,7 @@ enum Start {
 async fn climb(
     reader: &mut PooledConnection,
     start: &Start,
-    forms: &[i64],
+    forms: &Arc<[i64]>,
     steps: u16,
 ) -> Result<Option<(Vec<i64>, bool)>, StoreError> {
     let limit = i64::from(steps) + 1;

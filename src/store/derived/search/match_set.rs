@@ -9,7 +9,7 @@
 use super::column;
 use super::conditions::{all_of, conditions, has_keyword, hits, is_in_document};
 use super::covered_forms::ResolvedFilter;
-use crate::store::filter::{Keyword, SubmissionFilter};
+use crate::store::filter::Keyword;
 use crate::store::statement::{Dialect, Sql, sql};
 
 /// A keyword with up to this many hits is rare, and is looked up in the index without comparing both sides. The
@@ -38,9 +38,10 @@ pub(super) enum SearchPlan {
     ScanDocuments,
 }
 
-/// The keyword of a search that also has other filters.
-pub(super) fn keyword_with_other_filters(filter: &SubmissionFilter) -> Option<&Keyword> {
-    filter.search.as_ref().filter(|_| filter.narrows_by_more_than_a_keyword())
+/// The keyword of a search that also has other filters, or is limited to what its caller reaches.
+pub(super) fn keyword_with_other_filters<'f>(resolved: &ResolvedFilter<'f>) -> Option<&'f Keyword> {
+    let is_narrowed = !resolved.forms.are_all() || resolved.filter.narrows_by_more_than_a_keyword();
+    resolved.filter.search.as_ref().filter(|_| is_narrowed)
 }
 
 /// Whether a keyword is rare.

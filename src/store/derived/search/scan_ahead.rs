@@ -24,7 +24,7 @@ const MAX_SEPARATE: usize = 200;
 const SCANNED: i64 = 500;
 
 /// Whether a page of these forms is looked for by scanning.
-pub(super) fn is_worthwhile(forms: &CoveredForms<'_>) -> bool {
+pub(super) fn is_worthwhile(forms: &CoveredForms) -> bool {
     match forms {
         CoveredForms::All => false,
         CoveredForms::Listed(forms) => forms.len() > MAX_SEPARATE,
