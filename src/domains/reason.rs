@@ -207,6 +207,7 @@ impl Reason {
                 OtherReason::NotCheckedYet { .. }
                 | OtherReason::Expired { .. }
                 | OtherReason::DnsDown { .. }
+                | OtherReason::CaAccount { .. }
                 | OtherReason::CaLimited { .. }
                 | OtherReason::CaAccount { .. }
                 | OtherReason::CaDown { .. } => false,
