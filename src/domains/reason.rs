@@ -208,6 +208,7 @@ impl Reason {
                 | OtherReason::Expired { .. }
                 | OtherReason::DnsDown { .. }
                 | OtherReason::CaLimited { .. }
+                | OtherReason::CaAccount { .. }
                 | OtherReason::CaDown { .. } => false,
             },
         }
