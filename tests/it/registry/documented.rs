@@ -133,8 +133,8 @@ on_both_databases! {
 /// Runs the recipes one after the other, as a role that may create roles and databases. Returns the token, or what went wrong.
 fn sign_up_on(server: &Postgres, scene: &Scene, slug: &str, password: &str) -> Result<Option<String>, String> {
     let recipes = [block(GUIDE, "python", "def sign_up"), block(GUIDE, "python", "def create_database")].concat();
-    let last = "import sys\nslug, password, server, socket = sys.argv[1:]\n\
-        url = create_database(slug, password, server)\nprint(json.dumps(sign_up(slug, 'Acme', url, 'ana@acme.example', socket)))\n";
+    let last = "import sys\nslug, password, server, operator = sys.argv[1:]\n\
+        url = create_database(slug, password, server)\nprint(json.dumps(sign_up(slug, 'Acme', url, 'ana@acme.example', operator)))\n";
     let file = scene.folder().join("new_account.py");
     fs::write(&file, format!("{}{last}", recipes.replace(".example.com", ".example.test"))).unwrap();
     let mut command = Command::new(python());
