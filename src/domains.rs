@@ -14,7 +14,7 @@
 //! - `authorities`: which CAs work; `budgets`: what each allows.
 //! - [`Reason`]: what is wrong; `steps`: what to do, in the same words everywhere; [`describe`] shows a row.
 //! - [`AccountDomains`]: what the administrators of an account see and may do; `told` is what they read of a reason.
-//! - `challenges` responds to the CAs, on any node.
+//! - `challenges` responds to the CAs, on any node. `client` has the account key, and notices that `new_account` replaced it.
 //! - `resealing` is for a change of `seal_keys`; `stored_keys` finds keys that are missing there, and
 //!   `unopenable` reports it on a running node. `trouble`: why a node can't do the work.
 //!

@@ -1,4 +1,5 @@
-//! The operator API: accounts and their domains come and go by calls of the operator's own product.
+//! The operator API: accounts and their domains come and go by calls of the operator's own product, which also looks after their
+//! tokens and sessions.
 //!
 //! Owns its routes, its callers and its responses. A change is checked by the code that checks files
 //! ([`crate::registry::editing`]), written to the registry, and served by every node that follows it. Tenants of files
