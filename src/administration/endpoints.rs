@@ -78,7 +78,7 @@ const STYLE: Page =
 /// Every endpoint; paths are relative to that of the area.
 pub static ENDPOINTS: Endpoints<Page> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Page>; 28] = [
+static TABLE: [Endpoint<Page>; 29] = [
     endpoint!(GET "/admin" "", shown!(overview::show)),
     endpoint!(GET "/admin" "/openapi.json", shown!(api_address::show)),
     endpoint!(GET "/admin" "/tokens", shown!(tokens::show)),

@@ -116,7 +116,8 @@ pub(super) async fn create_token(call: &Call<'_>) -> Result<Reply, OperatorRefus
     let tenant = find(call, call.slug()).await?;
     let limits = body.limits(tenant.requests_per_minute)?;
     let TokenBody { name, expires_at, .. } = body;
-    let OpenTenant { tenant, store, share: _share } = open_tenant(call).await?;
+    let _share = call.begin_to_use_database().await?;
+    let store = open_own(call, &tenant).await?;
     let created = new_token(call, &tenant, &store, NewTokenRequest { name, expires_at, limits, form_key }).await;
     store.close().await;
     let (created, is_new) = created?;
