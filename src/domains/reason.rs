@@ -209,7 +209,6 @@ impl Reason {
                 | OtherReason::DnsDown { .. }
                 | OtherReason::CaAccount { .. }
                 | OtherReason::CaLimited { .. }
-                | OtherReason::CaAccount { .. }
                 | OtherReason::CaDown { .. } => false,
             },
         }
