@@ -2,7 +2,7 @@
 //!
 //! The text form is the configuration's `database`: `postgres://…` or `sqlite:path`. Never prints a password.
 
-mod opening;
+pub(super) mod opening;
 mod postgres_url;
 
 use std::fmt;
