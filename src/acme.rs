@@ -64,6 +64,17 @@ impl Acme {
         &self.settings.authorities
     }
 
+    /// The URL of the account at a CA; registers it if necessary.
+    ///
+    /// # Errors
+    /// [`AcmeError`].
+    ///
+    /// # Panics
+    /// If there is no such CA.
+    pub async fn register(&self, authority: usize) -> Result<String, AcmeError> {
+        Ok(self.sessions[authority].current().await?.account.id().to_owned())
+    }
+
     /// The key of the accounts.
     #[must_use]
     pub fn account_key(&self) -> &Arc<AccountKey> {

@@ -19,6 +19,7 @@
 //! the session. The area is served at the sign-in address only, since an account may lose its custom domain, whose new
 //! owner would then see the cookies of its administrators.
 
+mod api_address;
 mod area;
 mod audit;
 mod chart;
@@ -32,6 +33,7 @@ mod enter;
 mod forms;
 mod frame;
 mod groups;
+mod numbers;
 mod oidc;
 mod overview;
 mod problem;

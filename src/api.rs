@@ -40,6 +40,7 @@ use crate::store::{Scope, Store};
 use crate::tenant::{NoticedWrites, SubscriptionChanges};
 
 pub use ignored::IgnoredParameters;
+pub use openapi::description;
 pub use submissions::{Envelope, EnvelopeBody, ShownSubmissions};
 pub use subscriptions::new_secret;
 pub use subscriptions::shown::{

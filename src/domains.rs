@@ -14,7 +14,7 @@
 //! - `authorities`: which CAs work; `budgets`: what each allows.
 //! - [`Reason`]: what is wrong; `steps`: what to do, in the same words everywhere; [`describe`] shows a row.
 //! - [`AccountDomains`]: what the administrators of an account see and may do; `told` is what they read of a reason.
-//! - `challenges` responds to the CAs, on any node.
+//! - `challenges` responds to the CAs, on any node. `client` has the account key, and notices that `new_account` replaced it.
 //! - `resealing` is for a change of `seal_keys`; `stored_keys` finds keys that are missing there, and
 //!   `unopenable` reports it on a running node. `trouble`: why a node can't do the work.
 //!
@@ -28,11 +28,13 @@ mod budgets;
 mod challenges;
 mod check;
 mod claim;
+mod client;
 mod described;
 mod error;
 mod failures;
 mod life;
 mod needed;
+mod new_account;
 mod orders;
 mod ownership;
 mod plan;
@@ -50,11 +52,12 @@ mod unopenable;
 mod worker;
 
 pub use account::{AccountDomains, AccountHost, HostAddition, HostCheck, Serving};
-pub use claim::{Claimed, DomainClaim, await_check, chosen, claim};
+pub use claim::{Claimed, DomainClaim, await_check, chosen, claim, entry_of_added, entry_of_removed};
 pub use described::{describe, describe_event, describe_unwatched, new_proof};
 pub use error::DomainsError;
+pub use new_account::{NewAccount, replace_account};
 pub use plan::{AuthorityStatus, Plan, status};
-pub use reason::{OtherReason, Reason, proof_of, proof_record};
+pub use reason::{CA_ACCOUNT, OtherReason, Reason, proof_of, proof_record};
 pub use resealing::{Resealed, UnopenedKey, reseal};
 pub use shared::{Domains, GatewayCovers};
 pub use steps::StepPart;

@@ -41,7 +41,7 @@ use crate::edge::admin::{self, Admin};
 use crate::edge::operator::{OperatorBindError, OperatorListener};
 use crate::edge::{self, Addresses, BindError, Certificates, CheckIntervals, Drained, Edge, Serving};
 use crate::gate::{BadTokens, Gate, TokenLimitChecks};
-use crate::memory::Memory;
+use crate::memory::{Memory, MemoryShare};
 use crate::metrics::Metrics;
 use crate::operator::{OperatorApi, WAITS, WAITS_OF_A_CALLER};
 use crate::outbound::{Client, Guard, TestRequests};
@@ -284,6 +284,11 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         gateway: Arc::clone(&served_config),
         domains: domains.clone(),
         waits: Shares::new(WAITS_OF_A_CALLER, WAITS),
+        memory: {
+            // Of what tenants may hold together: few connections, of programs that may do everything.
+            let most = limits.request.memory_bytes;
+            MemoryShare::new(&Arc::new(Memory::new(most, most, metrics.gate.clone())), &Arc::default())
+        },
         announcer,
     };
     for listener in &operator_listeners {

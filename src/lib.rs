@@ -46,7 +46,7 @@
 //! acme
 //! dns
 //! background, memory, outbound
-//! deadline, file_stamp, host, owner_only, rare, rights, seal, shares, shown_text, systemd, telemetry
+//! deadline, file_stamp, host, instant, json_text, owner_only, rare, rights, seal, shares, shown_text, systemd, telemetry
 //! metrics, regular_file
 //! ```
 //!
@@ -71,6 +71,8 @@ pub mod gate;
 pub mod gateway;
 pub mod host;
 pub mod import;
+mod instant;
+mod json_text;
 pub mod memory;
 pub mod metrics;
 pub mod oidc;

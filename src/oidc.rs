@@ -133,12 +133,6 @@ const ERROR_CODES: [&str; 20] = [
     "unsupported_response_type",
 ];
 
-/// A document without the byte order mark that some servers put before JSON, and that its readers may skip (RFC 8259,
-/// section 8.1).
-fn without_mark(body: &[u8]) -> &[u8] {
-    body.strip_prefix("\u{FEFF}".as_bytes()).unwrap_or(body)
-}
-
 fn known_code(code: &str) -> Option<&'static str> {
     ERROR_CODES.into_iter().find(|known| *known == code)
 }

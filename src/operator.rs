@@ -1,4 +1,5 @@
-//! The operator API: accounts and their domains come and go by calls of the operator's own product.
+//! The operator API: accounts and their domains come and go by calls of the operator's own product, which also looks after their
+//! tokens and sessions.
 //!
 //! Owns its routes, its callers and its responses. A change is checked by the code that checks files
 //! ([`crate::registry::editing`]), written to the registry, and served by every node that follows it. Tenants of files
@@ -16,7 +17,10 @@ mod credentials;
 mod domains;
 mod nodes;
 mod refusal;
+mod sessions;
 mod tenants;
+mod tokens;
+mod usage;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +35,7 @@ use self::refusal::OperatorRefusal;
 use crate::config::GatewayConfig;
 use crate::domains::Domains;
 use crate::endpoint::{BodyKind, Endpoint, Endpoints, Matched, Segments, endpoint};
+use crate::memory::MemoryShare;
 use crate::registry::Following;
 use crate::registry::editing::Editor;
 use crate::reply::Reply;
@@ -84,7 +89,7 @@ macro_rules! writing {
 /// Every endpoint.
 pub static ENDPOINTS: Endpoints<Operation> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Operation>; 16] = [
+static TABLE: [Endpoint<Operation>; 22] = [
     endpoint!(GET "" "/v1/tenants", reading!(tenants::list)).query(&["after", "limit"]),
     endpoint!(GET "" "/v1/tenants/{slug}", reading!(tenants::read)),
     endpoint!(PUT "" "/v1/tenants/{slug}", writing!(tenants::put))
@@ -92,6 +97,12 @@ static TABLE: [Endpoint<Operation>; 16] = [
         .body(BodyKind::Ordinary),
     endpoint!(DELETE "" "/v1/tenants/{slug}", writing!(tenants::remove)).query(&["wait"]),
     endpoint!(POST "" "/v1/tenants/{slug}/tokens", reading!(credentials::create_token)).body(BodyKind::Ordinary),
+    endpoint!(GET "" "/v1/tenants/{slug}/tokens", reading!(tokens::list)).query(&["after", "limit", "state"]),
+    endpoint!(DELETE "" "/v1/tenants/{slug}/tokens/{id}", reading!(tokens::revoke)),
+    endpoint!(GET "" "/v1/tenants/{slug}/usage", reading!(usage::list)).query(&["since", "until"]),
+    endpoint!(GET "" "/v1/tenants/{slug}/sessions", reading!(sessions::list)),
+    endpoint!(DELETE "" "/v1/tenants/{slug}/sessions", reading!(sessions::end_all)),
+    endpoint!(DELETE "" "/v1/tenants/{slug}/sessions/{id}", reading!(sessions::end_one)),
     endpoint!(POST "" "/v1/tenants/{slug}/links", reading!(credentials::create_link)).body(BodyKind::Ordinary),
     endpoint!(GET "" "/v1/tenants/{slug}/domains", reading!(domains::list_of_tenant))
         .query(&["after", "limit", "state"]),
@@ -119,6 +130,8 @@ pub struct OperatorApi {
     pub domains: Option<Arc<Domains>>,
     /// The calls that wait for a change, for nodes or for the check of a domain, by their callers.
     pub waits: Shares,
+    /// What bodies may hold of the memory of the node.
+    pub memory: MemoryShare,
     /// Announces changed tokens to the other nodes, if Redis is configured.
     pub announcer: Option<Arc<TokenChangeAnnouncer>>,
 }
@@ -193,6 +206,11 @@ impl Call<'_> {
     /// The tenant in the path.
     fn slug(&self) -> &str {
         self.segments.get("slug")
+    }
+
+    /// The number in the path; `None` if it is none.
+    fn id(&self) -> Option<i64> {
+        self.segments.get("id").parse().ok().filter(|id| *id > 0)
     }
 
     /// The host in the path.

@@ -40,7 +40,7 @@ use crate::administration::{Administration, Area, MAX_FORM, Visit, WebhookTools,
 use crate::api::{self, Call, IgnoredParameters};
 use crate::config::RequestLimits;
 use crate::domains::Domains;
-use crate::endpoint::{BodyKind, Matched};
+use crate::endpoint::Matched;
 use crate::error::Refusal;
 use crate::gate::{Authority, Connection, Gate, Transport, check_form, check_method, check_size};
 use crate::memory::{Memory, MemoryShare, RowMemory};
@@ -53,8 +53,9 @@ use crate::seal::Seals;
 use crate::store::DatabaseTime;
 use crate::telemetry::{self, step};
 use crate::tenant::{NoticedWrites, SubscriptionChanges, Tenant, Token};
-use body_buffer::ReceivedBody;
-use coding::{Coding, DeclaredFormat};
+pub(crate) use body::read_for as read_body;
+pub(crate) use body_buffer::ReceivedBody;
+use coding::Coding;
 pub use in_flight::RequestsInFlight;
 use respond::RequestId;
 pub use streaming::AnswerBody;
@@ -311,13 +312,10 @@ impl Pipeline {
         context.route = Some(endpoint.name);
         self.gate.limits.require(admitted.token(), endpoint.handler.scopes)?;
         context.ignored = head.uri.query().map(|query| IgnoredParameters::from_query(query, endpoint.query));
-        let has_body = endpoint.body != BodyKind::None && !body.is_end_stream();
-        let declared = if has_body { DeclaredFormat::of(&head.headers)? } else { DeclaredFormat::JSON };
         let share = MemoryShare::new(&self.memory, &admitted.tenant().memory);
         let (limit, limits) = (endpoint.body.limit(&self.limits), &self.limits);
         let ReceivedBody { bytes: body, permit: _permit } =
-            body::read(&head.headers, body, declared.coding, limit, limits, &share).await?;
-        declared.check(&body)?;
+            body::read_for(endpoint.body, &head.headers, body, limit, limits, &share).await?;
         let rows = RowMemory::new(share.clone());
         let call = Call {
             segments,

@@ -1,6 +1,8 @@
 """What tests/deploy checks that no tool knows: the dashboard by Grafana's library, and references between files.
 
     python tests/deploy.py dashboard      checks the dashboard and prints its expressions as rules for promtool
+    python tests/deploy.py chart KUSTOMIZE CHART  compares what kustomize and Helm make of the same nodes
+    python tests/deploy.py values CHART   checks that every value of tests/deploy_values.yaml is in a chart
     python tests/deploy.py consistency    checks the rest: alerts and runbook, manifests, the configurations that documents
                                            show, the links of all Markdown files, and what maps.py checks
 """
@@ -67,6 +69,14 @@ def check_dashboard():
         expect(False, f"formgate.json: Grafana does not know {path}")
     panels = board["panels"]
     expect(len({panel["id"] for panel in panels}) == len(panels), "formgate.json: two panels share an id")
+    anchors = anchors_of(DEPLOY / "runbook.md")
+    for panel in (panel for panel in panels if panel["type"] != "row"):
+        title, description = panel["title"], panel.get("description", "")
+        sentences = re.findall(r"[^.]+[.](?= |$)", description)
+        expect(len(sentences) >= 2 or len(description) >= 60, f"formgate.json: {title} does not say what it shows, and what is normal")
+        expect(description.endswith("."), f"formgate.json: the description of {title} is no sentence")
+        for alert in re.findall(r"Formgate\w+", description):
+            expect(alert.lower() in anchors, f"formgate.json: {title} names {alert}, which the runbook has not")
     taken = {}
     for panel in panels:
         place = panel["gridPos"]
@@ -139,6 +149,55 @@ def check_kubernetes():
     configuration = manifests["configmap.yaml"][0]["data"]["tenants.toml"]
     for file in re.findall(r'^(?:certificate|private_key) = "(.+)"$', configuration, re.MULTILINE):
         expect(str(Path(file).parent) in mounted, f"configmap.yaml: {file} is mounted nowhere")
+
+
+def rendered(file):
+    """The objects of a file by kind and name, with numbers as Kubernetes reads them: 0440 is octal."""
+    found = {}
+    for text in re.split(r"^---\n", Path(file).read_text(), flags=re.MULTILINE):
+        # One reader for each, since a reader forgets the version after the first document.
+        reader = ruamel.yaml.YAML(typ="safe", pure=True)
+        reader.version = (1, 1)
+        document = reader.load(text)
+        if document:
+            found[f"{document['kind']} {document['metadata']['name']}"] = document
+    return found
+
+
+def check_chart(kustomize, chart):
+    """Objects are the same but for the labels and the hooks of Helm."""
+    wanted, found = rendered(kustomize), rendered(chart)
+    expect(len(wanted) > 8, "kubernetes: kustomize printed few objects")
+    for name in wanted.keys() ^ found.keys():
+        expect(False, f"{name}: only in {'kubernetes' if name in wanted else 'helm'}")
+    for name in wanted.keys() & found.keys():
+        metadata = found[name]["metadata"]
+        labels = {"app.kubernetes.io/managed-by", "helm.sh/chart"}
+        expect(labels <= metadata["labels"].keys(), f"helm: {name} lacks a label")
+        metadata["labels"] = {key: value for key, value in metadata["labels"].items() if key not in labels}
+        metadata["annotations"] = {key: value for key, value in metadata.get("annotations", {}).items() if not key.startswith("helm.sh/hook")}
+        if not metadata["annotations"]:
+            del metadata["annotations"]
+        for place in {*lost(wanted[name], found[name]), *lost(found[name], wanted[name])}:
+            expect(False, f"{name}: kubernetes and helm differ at {place}")
+
+
+def check_values(chart):
+    """Each value that was set is somewhere in the chart."""
+    text = Path(chart).read_text()
+
+    def leaves(value):
+        if isinstance(value, (dict, list)):
+            for child in value.values() if isinstance(value, dict) else value:
+                yield from leaves(child)
+        elif not isinstance(value, bool):
+            yield from str(value).split("\n")
+
+    known = ruamel.yaml.YAML(typ="safe").load((DEPLOY / "helm/values.yaml").read_text())
+    values = ruamel.yaml.YAML(typ="safe").load((ROOT / "tests/deploy_values.yaml").read_text())
+    expect(known.keys() == values.keys(), f"deploy_values.yaml: differs by {known.keys() ^ values.keys()}")
+    for value in leaves(values):
+        expect(value in text, f"helm: the value {value} is nowhere")
 
 
 def check_stops():
@@ -223,6 +282,10 @@ def check_links():
 
 if sys.argv[1] == "dashboard":
     check_dashboard()
+elif sys.argv[1] == "chart":
+    check_chart(*sys.argv[2:])
+elif sys.argv[1] == "values":
+    check_values(sys.argv[2])
 else:
     check_alerts()
     check_kubernetes()

@@ -64,6 +64,13 @@ pub enum AcmeError {
         /// The CA's text.
         detail: String,
     },
+    /// The CA no longer accepts the account: its owner or the CA has deactivated it. It never does again (RFC 8555, section
+    /// 7.3.6), so another account is needed.
+    #[error("the account is deactivated: {detail}")]
+    AccountDeactivated {
+        /// The CA's text.
+        detail: String,
+    },
     /// The order no longer exists, or can't be completed because of an earlier failure. Nothing was issued: open another
     /// order.
     #[error("the order is gone")]
@@ -100,7 +107,7 @@ impl AcmeError {
         match self {
             Self::Refused { .. } | Self::Unreachable { .. } => Fault::Host,
             Self::Down { .. } | Self::Pending { .. } => Fault::Authority,
-            Self::Misconfigured { .. } => Fault::Operator,
+            Self::Misconfigured { .. } | Self::AccountDeactivated { .. } => Fault::Operator,
             Self::Limited { .. } | Self::OrderGone | Self::ReplacesRefused { .. } | Self::Stopped => Fault::None,
         }
     }
@@ -119,6 +126,7 @@ impl AcmeError {
             Self::Refused { .. }
             | Self::Unreachable { .. }
             | Self::Misconfigured { .. }
+            | Self::AccountDeactivated { .. }
             | Self::OrderGone
             | Self::ReplacesRefused { .. }
             | Self::Stopped => None,

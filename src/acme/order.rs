@@ -98,8 +98,11 @@ impl Acme {
         let profile = self.settings.authorities[authority].profile.as_deref();
         for is_last in [false, true] {
             match open(sessions, host, replaces, profile).await {
-                // The CA lost its state. The account is registered again, once.
-                Err(AcmeError::Misconfigured { problem, .. }) if problem == "accountDoesNotExist" && !is_last => {
+                // The CA lost its state, and the account is registered again, once; or it has deactivated the account, which a
+                // look-up shows.
+                Err(AcmeError::Misconfigured { problem, .. })
+                    if matches!(&*problem, "accountDoesNotExist" | "unauthorized") && !is_last =>
+                {
                     sessions.forget().await;
                 }
                 opened => return after(sessions, opened).await,

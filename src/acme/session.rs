@@ -164,15 +164,21 @@ impl Sessions {
     async fn register(&self, directory: &Directory) -> Result<Registered, AcmeError> {
         // The CA may accept an external account's key only once, so first find out whether the account exists.
         let found = self.post_new_account(directory, &json!({ "onlyReturnExisting": true })).await;
-        match found {
-            Err(AcmeError::Misconfigured { .. }) => {}
+        let is_key_refused = match found {
+            // The request has nothing else than the key.
+            Err(AcmeError::Misconfigured { problem, .. }) => problem == "unauthorized",
             found => return found,
-        }
+        };
         let mut account = json!({ "termsOfServiceAgreed": true, "contact": self.contact });
         if let Some(external) = &self.external_account {
             account["externalAccountBinding"] = self.key.bound_to(external, &directory.new_account);
         }
-        self.post_new_account(directory, &account).await
+        match self.post_new_account(directory, &account).await {
+            Err(AcmeError::Misconfigured { problem, detail }) if is_key_refused && problem == "unauthorized" => {
+                Err(AcmeError::AccountDeactivated { detail })
+            }
+            registered => registered,
+        }
     }
 
     async fn post_new_account(&self, directory: &Directory, payload: &Value) -> Result<Registered, AcmeError> {

@@ -68,23 +68,26 @@ pub struct ExternalAccount {
 
 /// The text is not a Base64 key. Does not quote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not Base64 (URL-safe alphabet)")]
+#[error("not Base64, in the URL-safe alphabet or the standard one")]
 pub struct InvalidHmacKey;
 
 /// CAs show the key with and without padding.
-const URL_SAFE: GeneralPurpose = GeneralPurpose::new(
-    &alphabet::URL_SAFE,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
-);
+const PADDING: GeneralPurposeConfig =
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+
+/// The alphabets of Base64 in which CAs show it: mostly the first one, which RFC 8555 names.
+const ALPHABETS: [GeneralPurpose; 2] =
+    [GeneralPurpose::new(&alphabet::URL_SAFE, PADDING), GeneralPurpose::new(&alphabet::STANDARD, PADDING)];
 
 impl ExternalAccount {
-    /// Reads the key as CAs show it: in the URL-safe alphabet of Base64.
+    /// Reads the key as CAs show it: in Base64, with `-` and `_` or with `+` and `/`.
     ///
     /// # Errors
     /// [`InvalidHmacKey`], also for an empty key.
     pub fn new(key_id: &str, hmac_key: &str) -> Result<Self, InvalidHmacKey> {
-        let hmac_key = Zeroizing::new(URL_SAFE.decode(hmac_key.trim()).map_err(|_| InvalidHmacKey)?);
-        if hmac_key.is_empty() { Err(InvalidHmacKey) } else { Ok(Self { key_id: key_id.to_owned(), hmac_key }) }
+        let decoded = ALPHABETS.iter().find_map(|alphabet| alphabet.decode(hmac_key.trim()).ok());
+        let hmac_key = Zeroizing::new(decoded.filter(|key| !key.is_empty()).ok_or(InvalidHmacKey)?);
+        Ok(Self { key_id: key_id.to_owned(), hmac_key })
     }
 }
 
@@ -99,13 +102,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_hmac_key_may_be_padded_and_is_never_shown() {
-        for text in ["-_8AAQ", "-_8AAQ==", " -_8AAQ\n"] {
+    fn an_hmac_key_is_read_in_both_alphabets_padded_or_not_and_is_never_shown() {
+        for text in ["-_8AAQ", "-_8AAQ==", " -_8AAQ\n", "+/8AAQ", "+/8AAQ=="] {
             let account = ExternalAccount::new("kid-1", text).unwrap();
             assert_eq!(*account.hmac_key, [0xfb, 0xff, 0, 1], "{text:?}");
             assert_eq!(format!("{account:?}"), "ExternalAccount(kid-1)");
         }
-        for text in ["", "+/8AAQ==", "a secret", "A"] {
+        for text in ["", "+_8AAQ==", "-/8AAQ", "a secret", "A"] {
             assert_eq!(ExternalAccount::new("kid-1", text).unwrap_err(), InvalidHmacKey, "{text:?}");
         }
     }

@@ -8,6 +8,7 @@ use http::StatusCode;
 use http::header::{CONTENT_DISPOSITION, HeaderValue};
 use jiff::Timestamp;
 use jiff::civil::Date;
+use serde_json::{Map, Value};
 
 use super::forms::parameter;
 use super::frame::{Frame, page};
@@ -33,7 +34,16 @@ struct AuditRow {
     network: Option<String>,
     action: String,
     subject: String,
-    details: String,
+    details: Vec<Detail>,
+}
+
+/// One of the details of a row: `role admin`.
+#[derive(Debug, PartialEq, Eq)]
+struct Detail {
+    name: String,
+    value: String,
+    /// The value, if it is an instant.
+    at: Option<Moment>,
 }
 
 /// The filter as it was typed.
@@ -129,7 +139,7 @@ pub(super) async fn show(member: &Member<'_>, _: &str) -> Result<Reply, Refusal>
         network: record.network,
         action: record.action,
         subject: record.subject,
-        details: details_of(&record.details),
+        details: details_of(&record.details, &|at| member.moment(at)),
     });
     let rows = rows.collect();
     let is_filtered = !query.is_empty() || before.is_some();
@@ -138,14 +148,34 @@ pub(super) async fn show(member: &Member<'_>, _: &str) -> Result<Reply, Refusal>
     Ok(page(status, &AuditPage { frame: Frame::of(member, "audit"), text, is_filtered, typed, rows, query, next }))
 }
 
-/// `role admin, by link`: the details without the punctuation of JSON.
-fn details_of(json: &str) -> String {
-    let Ok(serde_json::Value::Object(details)) = serde_json::from_str(json) else { return json.to_owned() };
-    let shown = details.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| match value.as_str() {
-        Some(text) => format!("{} {text}", key.replace('_', " ")),
-        None => format!("{} {value}", key.replace('_', " ")),
-    });
-    shown.collect::<Vec<_>>().join(", ")
+/// The details without the punctuation of JSON; `moment` writes an instant. What is no JSON is one value without a name.
+fn details_of(json: &str, moment: &dyn Fn(Timestamp) -> Moment) -> Vec<Detail> {
+    let mut details = Vec::new();
+    match serde_json::from_str(json) {
+        Ok(Value::Object(fields)) => add_details("", &fields, moment, &mut details),
+        _ => details.push(Detail { name: String::new(), value: json.to_owned(), at: None }),
+    }
+    details
+}
+
+fn add_details(of: &str, fields: &Map<String, Value>, moment: &dyn Fn(Timestamp) -> Moment, details: &mut Vec<Detail>) {
+    for (key, value) in fields {
+        let name = format!("{of}{} ", key.replace('_', " "));
+        match value {
+            Value::Null => {}
+            Value::Object(fields) => add_details(&name, fields, moment, details),
+            Value::String(text) => {
+                let at = is_instant(key).then(|| text.parse::<Timestamp>().ok()).flatten().map(moment);
+                details.push(Detail { name, value: text.clone(), at });
+            }
+            other => details.push(Detail { name, value: other.to_string(), at: None }),
+        }
+    }
+}
+
+/// Whether a detail is an instant, by its name: a token may be called like one.
+fn is_instant(key: &str) -> bool {
+    key == "since" || key.ends_with("_at") || key.ends_with("_until")
 }
 
 /// The rows that match the filter as newline-delimited JSON, the newest first. They are read while the client reads.
@@ -182,13 +212,32 @@ fn lines(records: &[AuditRecord]) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn shown(json: &str) -> Vec<String> {
+        let moment = |at| Moment { at, exact: String::new(), shown: "(a moment)".to_owned() };
+        let details = details_of(json, &moment).into_iter();
+        details.map(|detail| detail.name + &detail.at.map_or(detail.value, |at| at.shown)).collect()
+    }
 
     #[test]
     fn details_are_shown_without_the_punctuation_of_json() {
-        let json = r#"{"role": "admin", "expires_at": null, "old_id": 7}"#;
-        assert_eq!(details_of(json), "role admin, old id 7");
-        assert_eq!(details_of("{}"), "");
-        assert_eq!(details_of("<b>"), "<b>");
+        let json = r#"{"role": "admin", "expires_at": null, "old_id": 7, "events": {"event": "evt_1"}}"#;
+        assert_eq!(shown(json), ["role admin", "old id 7", "events event evt_1"]);
+        assert_eq!(shown("{}"), [""; 0]);
+        assert_eq!(shown("<b>"), ["<b>"]);
+    }
+
+    #[test]
+    fn instants_in_details_have_the_form_of_all_others() {
+        let at = "2026-07-04T22:05:59.123456Z";
+        let json = json!({ "old_until": at, "expires_at": at, "name": at, "events": { "since": at, "after": 7 } });
+        let named = format!("name {at}");
+        let expected =
+            ["old until (a moment)", "expires at (a moment)", &named, "events since (a moment)", "events after 7"];
+        assert_eq!(shown(&json.to_string()), expected);
+        assert_eq!(shown(r#"{"expires_at": "soon"}"#), ["expires at soon"]);
     }
 }

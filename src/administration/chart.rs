@@ -5,14 +5,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::texts::ChartTexts;
+use super::texts::{ChartTexts, NumbersTexts};
 use crate::store::RequestCounts;
 
 /// How many tokens are named. Larger: colours are hard to tell apart. Smaller: more requests are those of other tokens.
 const NAMED: usize = 6;
 
 /// The height of the drawing, in its own unit.
-const HEIGHT: f64 = 100.0;
+const HEIGHT: u16 = 100;
 
 /// The place that a bar has. It is a little narrower itself.
 const PLACE: usize = 10;
@@ -42,6 +42,7 @@ pub(super) struct Labels {
     pub(super) note: Option<&'static str>,
     /// What all charts say.
     pub(super) text: &'static ChartTexts,
+    pub(super) numbers: &'static NumbersTexts,
 }
 
 /// The name of a period: for programs, and for people.
@@ -57,10 +58,12 @@ pub(super) struct Chart {
     pub(super) labels: Labels,
     pub(super) bars: Vec<Bar>,
     pub(super) width: usize,
-    /// The periods of the first and the last bar.
-    pub(super) ends: (String, String),
+    /// The periods of the first bar, the one in the middle, and the last one.
+    pub(super) periods: [String; 3],
     /// The requests in the highest bar.
     pub(super) most: i64,
+    /// The number at the upper end of the axis.
+    top: i64,
     pub(super) series: Vec<Series>,
     pub(super) total: RequestCounts,
     pub(super) rows: Vec<Row>,
@@ -169,7 +172,9 @@ impl Chart {
         for (class, name, place) in rest.into_iter().filter(|(_, _, place)| shown.contains(place)) {
             series.push(Series { class, name: name.to_string(), token: None, total: sum(place) });
         }
+        let label_of = |at: Option<&Period>| at.map(|period| period.shown.clone()).unwrap_or_default();
         let most = by_bar.iter().map(|numbers| numbers.iter().sum::<i64>()).max().unwrap_or(0);
+        let top = top_of(most);
         let class = |place: usize| match place {
             _ if place == refused => "refused",
             _ if place == others => "s0",
@@ -177,17 +182,17 @@ impl Chart {
         };
         let drawn = by_bar.iter().enumerate().filter(|(_, numbers)| numbers.iter().any(|number| *number > 0));
         let drawn = drawn.map(|(at, numbers)| Bar {
-            title: title(text, &bars[at].shown, numbers.iter().sum::<i64>() - numbers[refused], numbers[refused]),
-            parts: stack(at, numbers, most, class),
+            title: title(&labels, &bars[at].shown, numbers.iter().sum::<i64>() - numbers[refused], numbers[refused]),
+            parts: stack(at, numbers, top, class),
         });
         let chosen = |numbers: &[i64]| shown.iter().map(|place| numbers[*place]).collect();
         let rows = by_row.iter().map(|(at, numbers)| Row { period: row(*at), numbers: chosen(numbers) });
-        let end = |end: Option<&Period>| end.map(|period| period.shown.clone()).unwrap_or_default();
         Self {
             bars: drawn.collect(),
             width: bars.len() * PLACE,
-            ends: (end(bars.first()), end(bars.last())),
+            periods: [bars.first(), bars.get(bars.len() / 2), bars.last()].map(label_of),
             most,
+            top,
             series,
             total,
             rows: rows.collect(),
@@ -197,30 +202,57 @@ impl Chart {
 
     /// All requests in the chart, and the highest bar.
     pub(super) fn totals(&self) -> String {
-        let (RequestCounts { admitted, refused }, most) = (self.total, self.most);
+        let numbers = [self.total.admitted, self.total.refused, self.most];
+        let [admitted, refused, most] = numbers.map(|number| self.labels.numbers.show(number));
         self.labels.text.totals.fill(&[("admitted", &admitted), ("refused", &refused), ("most", &most)])
     }
 
     /// What the drawing shows, in words.
     pub(super) fn summary(&self) -> String {
-        title(self.labels.text, self.labels.heading, self.total.admitted, self.total.refused)
+        title(&self.labels, self.labels.heading, self.total.admitted, self.total.refused)
+    }
+
+    /// The numbers on the axis, from its upper end to 0.
+    pub(super) fn ticks(&self) -> Vec<String> {
+        let ticks = if self.top == 1 { vec![1, 0] } else { vec![self.top, self.top / 2, 0] };
+        ticks.into_iter().map(|tick| self.labels.numbers.show(tick)).collect()
+    }
+
+    /// The path of the lines at these numbers; the one at 0 is the edge of the drawing.
+    pub(super) fn grid(&self) -> String {
+        let lines = self.ticks().len() - 1;
+        let heights = (0..lines).map(|line| usize::from(HEIGHT) * line / lines);
+        heights.map(|height| format!("M0 {height}H{}", self.width)).collect()
     }
 }
 
 /// The classes of the named tokens.
 const CLASSES: [&str; NAMED] = ["s1", "s2", "s3", "s4", "s5", "s6"];
 
-fn title(text: &ChartTexts, period: &str, admitted: i64, refused: i64) -> String {
-    text.period.fill(&[("period", &period), ("admitted", &admitted), ("refused", &refused)])
+fn title(labels: &Labels, period: &str, admitted: i64, refused: i64) -> String {
+    let [admitted, refused] = [admitted, refused].map(|number| labels.numbers.show(number));
+    labels.text.period.fill(&[("period", &period), ("admitted", &admitted), ("refused", &refused)])
+}
+
+/// The number at the upper end of the axis: the next round one, whose half is a whole number too, unless it is 1.
+fn top_of(most: i64) -> i64 {
+    let mut power: i64 = 1;
+    loop {
+        let mut round = [1, 2, 4, 6, 8].into_iter().map(|digit: i64| digit.saturating_mul(power));
+        if let Some(top) = round.find(|top| *top >= most) {
+            return top;
+        }
+        power = power.saturating_mul(10);
+    }
 }
 
 /// The parts of a bar, from the bottom to the top.
-fn stack(at: usize, numbers: &[i64], most: i64, class: impl Fn(usize) -> &'static str) -> Vec<Part> {
-    let mut top = HEIGHT;
+fn stack(at: usize, numbers: &[i64], axis: i64, class: impl Fn(usize) -> &'static str) -> Vec<Part> {
+    let mut top = f64::from(HEIGHT);
     let parts = numbers.iter().enumerate().filter(|(_, number)| **number > 0);
     let parts = parts.map(|(place, number)| {
         #[expect(clippy::cast_precision_loss, reason = "a drawing has no more than a few hundred dots")]
-        let height = (*number as f64 * HEIGHT / most.max(1) as f64).max(LEAST).min(top.max(0.0));
+        let height = (*number as f64 * f64::from(HEIGHT) / axis as f64).max(LEAST).min(top.max(0.0));
         top -= height;
         Part { class: class(place), x: at * PLACE + 1, y: format!("{top:.1}"), height: format!("{height:.1}") }
     });
@@ -234,8 +266,8 @@ mod tests {
     use crate::config::Language;
 
     fn draw(points: &[Point]) -> Chart {
-        let text = &Texts::of(Language::English).chart;
-        let labels = Labels { id: "hour", heading: "An hour", row: "Minute", empty: "", note: None, text };
+        let Texts { chart: text, numbers, .. } = Texts::of(Language::English);
+        let labels = Labels { id: "hour", heading: "An hour", row: "Minute", empty: "", note: None, text, numbers };
         let period = |at: i64| Period { exact: at.to_string(), shown: format!("minute {at}") };
         let bars: Vec<Period> = (0..3).map(period).collect();
         let named = NamedTokens::of(points, 0);
@@ -270,6 +302,35 @@ mod tests {
         let parts: Vec<_> = full.parts.iter().map(|part| (part.class, part.x, &*part.y, &*part.height)).collect();
         assert_eq!(parts, [("s1", 1, "40.0", "60.0"), ("s2", 1, "10.0", "30.0"), ("refused", 1, "0.0", "10.0")]);
         assert_eq!((single.parts[0].x, &*single.parts[0].height), (21, "1.5"), "it is seen");
+    }
+
+    #[test]
+    fn the_axis_ends_at_a_round_number_and_numbers_have_separators() {
+        for (most, expected) in [
+            (1, 1),
+            (2, 2),
+            (3, 4),
+            (5, 6),
+            (7, 8),
+            (9, 10),
+            (11, 20),
+            (100, 100),
+            (1_234, 2_000),
+            (i64::MAX, i64::MAX),
+        ] {
+            assert_eq!(top_of(most), expected, "{most}");
+        }
+        let chart = draw(&[point(0, 1, 12_000, 1_500), point(2, 1, 1, 0)]);
+        assert_eq!(
+            (chart.ticks(), &*chart.grid()),
+            (["20,000", "10,000", "0"].map(str::to_owned).into(), "M0 0H30M0 50H30")
+        );
+        assert_eq!(chart.periods, ["minute 0", "minute 1", "minute 2"]);
+        assert_eq!(chart.bars[0].title, "minute 0: 12,000 admitted, 1,500 refused");
+        assert_eq!(chart.bars[0].parts[0].height, "60.0");
+        assert!(chart.totals().starts_with("12,001 admitted, 1,500 refused"), "{}", chart.totals());
+        let single = draw(&[point(0, 1, 1, 0)]);
+        assert_eq!((single.ticks(), &*single.grid()), (["1", "0"].map(str::to_owned).into(), "M0 0H30"));
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use askama::Template;
 use http::StatusCode;
-use serde_json::json;
 
 use super::domain_words::Piece;
 use super::domains::{CHECK_LIMIT, HostRow, domains_of};
@@ -12,11 +11,10 @@ use super::texts::DomainTexts;
 use super::times::Moment;
 use super::visit::{Change, Member};
 use crate::dns::{Action, Record};
-use crate::domains::{HostCheck, Serving};
+use crate::domains::{HostCheck, Serving, entry_of_removed};
 use crate::error::Refusal;
 use crate::host::HostName;
 use crate::reply::Reply;
-use crate::store::AuditEntry;
 use crate::store::registry::DomainState;
 
 #[derive(Template)]
@@ -35,6 +33,7 @@ struct DomainPage {
     next_check: Option<Moment>,
     renews: Option<Moment>,
     done: Option<&'static str>,
+    warning: Option<&'static str>,
     /// Whether the domain can be removed here.
     can_remove: bool,
 }
@@ -67,7 +66,7 @@ pub(super) async fn show(member: &Member<'_>, segment: &str) -> Result<Reply, Re
         "asked" => Some(&*text.was_asked),
         _ => None,
     };
-    show_with(member, segment, StatusCode::OK, done).await
+    show_with(member, segment, StatusCode::OK, done, None).await
 }
 
 async fn show_with(
@@ -75,6 +74,7 @@ async fn show_with(
     segment: &str,
     status: StatusCode,
     done: Option<&'static str>,
+    warning: Option<&'static str>,
 ) -> Result<Reply, Refusal> {
     let domains = domains_of(member)?;
     let text = &member.area.texts.domain;
@@ -101,6 +101,7 @@ async fn show_with(
         next_check: domain.filter(|it| it.state != DomainState::Gone).map(|domain| member.moment(domain.next_at)),
         renews: domain.and_then(|domain| domain.renew_at).map(|at| member.moment(at)),
         done,
+        warning,
         can_remove: found.is_added && domains.can_change(),
     };
     Ok(page(status, &domain_page))
@@ -121,7 +122,7 @@ pub(super) async fn change(change: &Change<'_>, segment: &str) -> Result<Reply, 
                 HostCheck::Soon => "asked",
                 HostCheck::TooOften => {
                     let text = &member.area.texts.domain.too_often;
-                    return show_with(member, segment, StatusCode::TOO_MANY_REQUESTS, Some(text)).await;
+                    return show_with(member, segment, StatusCode::TOO_MANY_REQUESTS, None, Some(text)).await;
                 }
             };
             Ok(member.area.see_other(&format!("/domains/{host}?done={done}")))
@@ -130,9 +131,7 @@ pub(super) async fn change(change: &Change<'_>, segment: &str) -> Result<Reply, 
             if !domains.remove(&host, &change.actor.name).await? {
                 return Ok(unknown(member));
             }
-            let subject = format!("domain {host}");
-            let entry = AuditEntry { action: "domain.removed", subject, details: json!({}) };
-            member.store.audit(&change.actor, entry, member.now).await?;
+            member.store.audit(&change.actor, entry_of_removed(&host), member.now).await?;
             let (tenant, actor, host) = (&*member.visit.tenant.slug, &change.actor.name, host.as_str());
             tracing::info!(tenant, actor, host, "an administrator removed a domain");
             Ok(member.area.see_other("/domains?done=removed"))

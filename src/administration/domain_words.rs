@@ -53,6 +53,7 @@ impl ReasonWords {
             Reason::Other(OtherReason::ClaimExpired {}) => &titles.claim_expired,
             Reason::Other(OtherReason::CaRefused { .. }) => &titles.ca_refused,
             Reason::Other(OtherReason::CaLimited { .. }) => &titles.ca_limited,
+            Reason::Other(OtherReason::CaAccount { .. }) => &titles.ca_account,
             Reason::Other(OtherReason::CaDown { .. }) => &titles.ca_down,
             Reason::Other(OtherReason::Unreachable { .. }) => &titles.unreachable,
         };

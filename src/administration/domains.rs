@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use askama::Template;
 use http::StatusCode;
-use serde_json::json;
 
 use super::domain_faults;
 use super::domain_words::{Piece, ReasonWords, words_of};
@@ -13,11 +12,10 @@ use super::frame::{Frame, page};
 use super::texts::DomainsTexts;
 use super::times::Moment;
 use super::visit::{Change, Member};
-use crate::domains::{AccountDomains, AccountHost, HostAddition, Serving};
+use crate::domains::{AccountDomains, AccountHost, HostAddition, Serving, entry_of_added};
 use crate::error::Refusal;
 use crate::host::HostName;
 use crate::reply::Reply;
-use crate::store::AuditEntry;
 use crate::store::registry::DomainState;
 
 /// How many hosts a page has. Larger: a page takes longer. Smaller: more pages.
@@ -148,8 +146,7 @@ pub(super) async fn add(change: &Change<'_>, _: &str) -> Result<Reply, Refusal> 
     let addition = domains.add(&host).await?;
     let (status, fault) = match addition {
         HostAddition::Added | HostAddition::Contested => {
-            let details = json!({ "contested": (addition == HostAddition::Contested).then_some(true) });
-            let entry = AuditEntry { action: "domain.added", subject: format!("domain {host}"), details };
+            let entry = entry_of_added(&host, addition == HostAddition::Contested);
             member.store.audit(&change.actor, entry, member.now).await?;
             let tenant = &*member.visit.tenant.slug;
             tracing::info!(

@@ -10,7 +10,8 @@ use http::Method;
 use super::area::Area;
 use super::visit::{Change, Member, Visit};
 use super::{
-    audit, domain, domains, enter, groups, oidc, overview, sessions, style, token, token_limits, tokens, webhooks,
+    api_address, audit, domain, domains, enter, groups, oidc, overview, sessions, style, token, token_limits, tokens,
+    webhooks,
 };
 use crate::endpoint::{Endpoint, Endpoints, endpoint};
 use crate::error::Refusal;
@@ -77,8 +78,9 @@ const STYLE: Page =
 /// Every endpoint; paths are relative to that of the area.
 pub static ENDPOINTS: Endpoints<Page> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Page>; 28] = [
+static TABLE: [Endpoint<Page>; 29] = [
     endpoint!(GET "/admin" "", shown!(overview::show)),
+    endpoint!(GET "/admin" "/openapi.json", shown!(api_address::show)),
     endpoint!(GET "/admin" "/tokens", shown!(tokens::show)),
     endpoint!(POST "/admin" "/tokens", change!(Admin, tokens::create)),
     endpoint!(GET "/admin" "/tokens/{id}", shown!(token::show)),

@@ -1,5 +1,7 @@
 //! What surrounds each page: its head, the navigation, and the name of the signed-in administrator.
 
+use std::fmt::Display;
+
 use askama::Template;
 use http::StatusCode;
 
@@ -62,6 +64,11 @@ impl Frame {
             texts: member.area.texts,
             language: member.area.language.tag(),
         }
+    }
+
+    /// A number, with a separator between thousands.
+    pub(super) fn number(&self, number: impl Display) -> String {
+        self.texts.numbers.show(number)
     }
 
     /// What a role is called.

@@ -1,9 +1,14 @@
 //! The overview: what the account may still do now, what it was used for, and what needs attention.
+//!
+//! The domains are in the registry. The overview waits for it only briefly, and is shown without it.
+
+use std::time::Duration;
 
 use askama::Template;
 use http::StatusCode;
 
 use super::chart::Chart;
+use super::domains::{HostRow, domains_of};
 use super::frame::{Frame, page};
 use super::texts::OverviewTexts;
 use super::usage;
@@ -11,6 +16,39 @@ use super::visit::Member;
 use crate::error::Refusal;
 use crate::reply::Reply;
 use crate::store::{AdminRole, TokenCounts};
+
+/// How many domains that need attention are named. Larger: an account with many sees nothing else. Smaller: fewer are
+/// found without another click.
+const SHOWN_DOMAINS: usize = 5;
+
+/// How long the overview waits for the registry. Larger: while the registry hangs, the overview is slow. Smaller: a busy
+/// registry is reported as unreachable.
+const DOMAINS_LIMIT: Duration = Duration::from_secs(2);
+
+/// The domains that need attention.
+#[derive(Default)]
+struct TroubledDomains {
+    /// The first of them.
+    shown: Vec<HostRow>,
+    /// How many others there are.
+    more: usize,
+    /// Whether they could not be read.
+    are_unknown: bool,
+}
+
+impl TroubledDomains {
+    async fn of(member: &Member<'_>) -> Self {
+        let Ok(domains) = domains_of(member) else { return Self::default() };
+        let read = tokio::time::timeout(DOMAINS_LIMIT, domains.list_troubled()).await;
+        let hosts = match read {
+            Ok(Ok(hosts)) => hosts,
+            Ok(Err(_)) | Err(_) => return Self { are_unknown: true, ..Self::default() },
+        };
+        let more = hosts.len().saturating_sub(SHOWN_DOMAINS);
+        let shown = hosts.iter().take(SHOWN_DOMAINS).map(|host| HostRow::of(host, &domains, member));
+        Self { shown: shown.collect(), more, are_unknown: false }
+    }
+}
 
 #[derive(Template)]
 #[template(path = "overview.html", config = "src/administration/askama.toml")]
@@ -24,12 +62,14 @@ struct OverviewPage {
     tokens: TokenCounts,
     failing: i64,
     disabled: i64,
+    domains: TroubledDomains,
     charts: [Chart; 2],
 }
 
 impl OverviewPage {
     fn needs_attention(&self) -> bool {
-        [self.tokens.expire_soon, self.tokens.unused, self.failing, self.disabled].into_iter().any(|count| count > 0)
+        let counts = [self.tokens.expire_soon, self.tokens.unused, self.failing, self.disabled];
+        counts.into_iter().any(|count| count > 0) || !self.domains.shown.is_empty() || self.domains.are_unknown
     }
 }
 
@@ -48,6 +88,7 @@ pub(super) async fn show(member: &Member<'_>, _: &str) -> Result<Reply, Refusal>
         tokens,
         failing,
         disabled,
+        domains: TroubledDomains::of(member).await,
         charts: usage::charts(member).await?,
     };
     Ok(page(StatusCode::OK, &overview))

@@ -9,7 +9,7 @@ use super::texts::DatesTexts;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) at: Timestamp,
-    /// For the attribute `datetime`.
+    /// For programs, such as in the attribute `datetime`: always with six digits, as in the API.
     pub(super) exact: String,
     /// To the minute, with the abbreviation of the zone.
     pub(super) shown: String,
@@ -18,8 +18,13 @@ pub(super) struct Moment {
 impl Moment {
     pub(super) fn new(at: Timestamp, zone: &TimeZone, dates: &DatesTexts) -> Self {
         let zoned = at.to_zoned(zone.clone());
-        Self { at, exact: at.to_string(), shown: zoned.strftime(dates.moment.as_bytes()).to_string() }
+        Self { at, exact: exact(at), shown: zoned.strftime(dates.moment.as_bytes()).to_string() }
     }
+}
+
+/// An instant for programs.
+pub(super) fn exact(at: Timestamp) -> String {
+    format!("{at:.6}")
 }
 
 #[cfg(test)]
@@ -33,6 +38,6 @@ mod tests {
         let at: Timestamp = "2026-07-04T22:05:59.9Z".parse().unwrap();
         let dates = &Texts::of(Language::English).dates;
         let moment = Moment::new(at, &TimeZone::get("Europe/Berlin").unwrap(), dates);
-        assert_eq!((&*moment.shown, &*moment.exact), ("5 Jul 2026, 00:05 CEST", "2026-07-04T22:05:59.9Z"));
+        assert_eq!((&*moment.shown, &*moment.exact), ("5 Jul 2026, 00:05 CEST", "2026-07-04T22:05:59.900000Z"));
     }
 }

@@ -78,6 +78,7 @@ pub(super) async fn show_with(
         Some(old) => find(member, &old.to_string()).await?,
         None => None,
     };
+    let typed = TypedToken { kept: token.expires.clone(), ..typed };
     let token_page = TokenPage {
         frame: Frame::of(member, "tokens"),
         text: &member.area.texts.token,
@@ -123,7 +124,8 @@ pub(super) async fn rotate(change: &Change<'_>, id: &str) -> Result<Reply, Refus
     let mut typed = TypedToken::of(&change.form);
     let text = &member.area.texts.token_forms;
     let form_key = Some(typed.check_key(text));
-    let expires_at = typed.check_expiry(member.now, &member.visit.tenant.timezone, text);
+    let expiry_of_old = member.store.find_token_by_id(old).await?.and_then(|token| token.expires_at);
+    let expires_at = typed.check_next_expiry(expiry_of_old, member.now, &member.visit.tenant.timezone, text);
     let overlap = typed.check_overlap(text);
     if typed.faults.any() {
         return show_with(member, id, typed, None, StatusCode::UNPROCESSABLE_ENTITY, None).await;
@@ -149,6 +151,7 @@ pub(super) async fn rotate(change: &Change<'_>, id: &str) -> Result<Reply, Refus
                 name,
                 id: new,
                 value: token.expose().to_owned(),
+                address: member.api_address(),
                 replaced: Some((old, until)),
                 warning,
             };

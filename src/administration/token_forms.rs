@@ -10,6 +10,7 @@ use rand::RngExt;
 use super::forms::Form;
 use super::protection::hex;
 use super::texts::TokenFormsTexts;
+use super::times::Moment;
 use crate::tenant::token::is_valid_name;
 
 /// The furthest expiry, in years. Larger: a mistyped year passes. Smaller: tokens that are meant to last can't have an
@@ -61,6 +62,8 @@ pub(super) struct TypedToken {
     pub(super) expires_on: String,
     pub(super) overlap: String,
     pub(super) form_key: String,
+    /// The expiry of the token that is to be replaced, which is the first choice.
+    pub(super) kept: Option<Moment>,
     pub(super) faults: FieldFaults,
 }
 
@@ -69,10 +72,12 @@ impl TypedToken {
     pub(super) fn empty() -> Self {
         Self {
             name: String::new(),
-            expires: "never".to_owned(),
+            // The first choice.
+            expires: String::new(),
             expires_on: String::new(),
             overlap: "24h".to_owned(),
             form_key: hex(&rand::rng().random::<[u8; KEY]>()),
+            kept: None,
             faults: FieldFaults::default(),
         }
     }
@@ -84,6 +89,7 @@ impl TypedToken {
             expires_on: form.field("expires_on").to_owned(),
             overlap: form.field("overlap").to_owned(),
             form_key: form.field("form_key").to_owned(),
+            kept: None,
             faults: FieldFaults::default(),
         }
     }
@@ -129,6 +135,26 @@ impl TypedToken {
             self.faults.expires = Some(fault);
             None
         })
+    }
+
+    /// The instant of expiry of a token that replaces one, or a fault. The form has the old one's as an instant: it means
+    /// what the page showed, also if somebody rotated the token since. A form without the field keeps it too.
+    pub(super) fn check_next_expiry(
+        &mut self,
+        old: Option<Timestamp>,
+        now: Timestamp,
+        zone: &TimeZone,
+        text: &'static TokenFormsTexts,
+    ) -> Option<Timestamp> {
+        if old.is_some_and(|old| old <= now) {
+            // Rotating reports that it has expired.
+            return None;
+        }
+        match self.expires.parse() {
+            _ if self.expires.is_empty() => old,
+            Ok(kept) if old.is_some() => Some(kept),
+            Ok(_) | Err(_) => self.check_expiry(now, zone, text),
+        }
     }
 
     /// The overlap, or a fault.
@@ -213,6 +239,31 @@ mod tests {
             ("NEVER", ""),
         ] {
             assert!(expiry(expires, on).is_err(), "{expires} {on}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_replaces_one_keeps_its_expiry_unless_the_form_has_another() {
+        let now: Timestamp = "2026-03-07T12:00:00Z".parse().unwrap();
+        let [past, soon, later] = ["2026-03-07T12:00:00Z", "2026-03-07T12:00:01Z", "2027-01-01T00:00:00.000001Z"];
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        for (old, expires, expected) in [
+            (None, "", Ok(None)),
+            (None, "never", Ok(None)),
+            (None, later, Err(())),
+            (Some(later), "", Ok(Some(at(later)))),
+            (Some(later), later, Ok(Some(at(later)))),
+            (Some(later), "never", Ok(None)),
+            (Some(later), "30d", Ok(Some(at("2026-04-06T12:00:00Z")))),
+            (Some(later), "31d", Err(())),
+            // Somebody rotated the token since the page was opened.
+            (Some(soon), later, Ok(Some(at(later)))),
+            (Some(past), later, Ok(None)),
+            (Some(past), "", Ok(None)),
+        ] {
+            let mut typed = TypedToken { expires: expires.to_owned(), ..TypedToken::empty() };
+            let found = typed.check_next_expiry(old.map(at), now, &TimeZone::UTC, text());
+            assert_eq!(typed.faults.expires.map_or(Ok(found), |_| Err(())), expected, "{old:?} {expires}");
         }
     }
 

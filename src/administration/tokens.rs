@@ -64,14 +64,8 @@ impl TokenRow {
     }
 
     fn with(mut token: TokenRecord, requests: RequestCounts, member: &Member<'_>) -> Self {
-        let is_expired = token.is_expired(member.now);
-        // What this node knows may not be written yet.
-        if let Some(latest) = member.visit.tenant.tokens.last_used.latest(token.id)
-            && token.last_used_at.is_none_or(|stored| stored < latest.at)
-        {
-            token.last_used_at = Some(latest.at);
-            (token.last_used_route, token.last_used_network) = (Some(latest.route.to_owned()), latest.network);
-        }
+        let state = token.state(member.now);
+        member.visit.tenant.tokens.last_used.complete(&mut token);
         Self {
             id: token.id,
             name: token.name,
@@ -86,11 +80,7 @@ impl TokenRow {
             replaces: token.replaces,
             limits: token.limits,
             requests,
-            state: match (token.revoked_at, is_expired) {
-                (Some(_), _) => "revoked",
-                (None, true) => "expired",
-                (None, false) => "active",
-            },
+            state,
         }
     }
 
@@ -142,6 +132,8 @@ pub(super) struct ValuePage {
     pub(super) name: String,
     pub(super) id: i64,
     pub(super) value: String,
+    /// The address of the API.
+    pub(super) address: String,
     /// The token that it replaces, and until when that one is accepted; `None` in there: it is revoked.
     pub(super) replaced: Option<(i64, Option<Moment>)>,
     pub(super) warning: Option<&'static str>,
@@ -235,6 +227,7 @@ pub(super) async fn create(change: &Change<'_>, _: &str) -> Result<Reply, Refusa
                 name,
                 id,
                 value: token.expose().to_owned(),
+                address: member.api_address(),
                 replaced: None,
                 warning: None,
             };

@@ -10,7 +10,8 @@ use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, ToSpan};
 
 use super::chart::{Chart, Labels, NamedTokens, Period, Point};
-use super::texts::ChartTexts;
+use super::texts::{ChartTexts, NumbersTexts, Texts};
+use super::times::exact;
 use super::visit::Member;
 use crate::store::{RequestCounts, StoreError};
 use crate::tenant::usage::minutes::NodesIncluded;
@@ -47,16 +48,16 @@ pub(super) async fn charts(member: &Member<'_>) -> Result<[Chart; 2], StoreError
     let tokens: Vec<i64> = named.iter().flat_map(|named| named.tokens.iter().copied()).collect();
     let names: HashMap<i64, String> = member.store.list_token_names(&tokens).await?.into_iter().collect();
     let first = first_minute(member.now) * SECONDS_A_MINUTE;
-    let (text, dates) = (&member.area.texts.chart, &member.area.texts.dates);
+    let Texts { chart: text, dates, numbers, .. } = member.area.texts;
     let minute = |at| period(at, zone, &dates.minute);
     let bars: Vec<Period> = (0..MINUTES).map(|at| minute(first + at * SECONDS_A_MINUTE)).collect();
-    let hour = Chart::draw(labels_of_hour(text, reach), &named[0], &names, &hour, &bars, minute);
+    let hour = Chart::draw(labels_of_hour(text, numbers, reach), &named[0], &names, &hour, &bars, minute);
     let bars: Vec<Period> = (0..DAYS)
         .map(|at| first_day.saturating_add(at.days()))
         .map(|day| Period { exact: day.to_string(), shown: day.strftime(dates.day.as_bytes()).to_string() })
         .collect();
     let by_hour = |at| period(at, zone, &dates.hour);
-    let month = Chart::draw(labels_of_month(text, reach), &named[1], &names, &month, &bars, by_hour);
+    let month = Chart::draw(labels_of_month(text, numbers, reach), &named[1], &names, &month, &bars, by_hour);
     Ok([hour, month])
 }
 
@@ -78,7 +79,7 @@ pub(super) async fn of_last_day(
     Ok(counts)
 }
 
-fn labels_of_hour(text: &'static ChartTexts, nodes: NodesIncluded) -> Labels {
+fn labels_of_hour(text: &'static ChartTexts, numbers: &'static NumbersTexts, nodes: NodesIncluded) -> Labels {
     Labels {
         id: "last-hour",
         heading: &text.hour,
@@ -90,10 +91,11 @@ fn labels_of_hour(text: &'static ChartTexts, nodes: NodesIncluded) -> Labels {
             NodesIncluded::ThisNodeForNow => Some(&text.this_node_for_now),
         },
         text,
+        numbers,
     }
 }
 
-fn labels_of_month(text: &'static ChartTexts, nodes: NodesIncluded) -> Labels {
+fn labels_of_month(text: &'static ChartTexts, numbers: &'static NumbersTexts, nodes: NodesIncluded) -> Labels {
     Labels {
         id: "last-days",
         heading: &text.days,
@@ -104,6 +106,7 @@ fn labels_of_month(text: &'static ChartTexts, nodes: NodesIncluded) -> Labels {
             NodesIncluded::ThisNode => None,
         },
         text,
+        numbers,
     }
 }
 
@@ -126,7 +129,7 @@ fn of_minutes(minutes: &[MinuteUsage], now: Timestamp) -> Vec<Point> {
 
 fn period(second: i64, zone: &TimeZone, format: &str) -> Period {
     let at = Timestamp::from_second(second).unwrap_or(Timestamp::UNIX_EPOCH);
-    Period { exact: at.to_string(), shown: at.to_zoned(zone.clone()).strftime(format).to_string() }
+    Period { exact: exact(at), shown: at.to_zoned(zone.clone()).strftime(format).to_string() }
 }
 
 /// Finds the day of an hour. Hours come in runs, and a time zone takes a while.

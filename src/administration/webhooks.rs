@@ -4,6 +4,7 @@
 //! answer to the POST and nowhere else. A form carries which secret was current when its page was opened, so that
 //! sending it again does not rotate twice, which would end the secret that receivers still have.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use askama::Template;
@@ -22,6 +23,7 @@ use crate::api::{EnvelopeOrigin, Untested, new_secret, send_test};
 use crate::error::Refusal;
 use crate::outbound::DeliveryReason;
 use crate::reply::Reply;
+use crate::shown_text::shown_name;
 use crate::store::{
     AttemptRecord, AuditEntry, MAX_SUBSCRIPTIONS, MakingToken, PageRequest, Replay, Replayed, Resumed, StoreError,
     Subscription,
@@ -42,7 +44,8 @@ struct WebhookRow {
     id: i64,
     target: String,
     event: String,
-    form: Option<i64>,
+    /// The name of the form.
+    form: Option<String>,
     state: String,
     reason: Option<String>,
     pending: u64,
@@ -61,13 +64,21 @@ struct WebhookRow {
 }
 
 impl WebhookRow {
-    fn of(subscription: Subscription, member: &Member<'_>) -> Self {
+    /// The rows of subscriptions, in their order.
+    async fn of(subscriptions: Vec<Subscription>, member: &Member<'_>) -> Result<Vec<Self>, StoreError> {
+        let forms: Vec<i64> = subscriptions.iter().filter_map(|subscription| subscription.form).collect();
+        let names = member.store.list_form_names(&forms).await?;
+        Ok(subscriptions.into_iter().map(|subscription| Self::with(subscription, &names, member)).collect())
+    }
+
+    fn with(subscription: Subscription, names: &HashMap<i64, String>, member: &Member<'_>) -> Self {
         let moment = |at| member.moment(at);
+        let name_of = |form| names.get(&form).map_or_else(|| format!("for_{form}"), |name| shown_name(name));
         Self {
             id: subscription.id,
             target: subscription.target_url,
             event: subscription.event,
-            form: subscription.form,
+            form: subscription.form.map(name_of),
             state: subscription.state,
             has_ended: subscription.reason == Some(DeliveryReason::TokenEnded),
             reason: subscription.reason.map(|reason| member.area.texts.reasons.show(reason)),
@@ -91,6 +102,8 @@ impl WebhookRow {
 struct AttemptRow {
     event: String,
     submission: i64,
+    /// The name of the submission's form; `None` if the submission is deleted.
+    form: Option<String>,
     number: u32,
     at: Moment,
     milliseconds: u128,
@@ -101,7 +114,14 @@ struct AttemptRow {
 }
 
 impl AttemptRow {
-    fn of(attempt: AttemptRecord, member: &Member<'_>) -> Self {
+    /// The rows of attempts, in their order.
+    async fn of(attempts: Vec<AttemptRecord>, member: &Member<'_>) -> Result<Vec<Self>, StoreError> {
+        let submissions: Vec<i64> = attempts.iter().map(|attempt| attempt.submission).collect();
+        let forms = member.store.list_form_names_of(&submissions).await?;
+        Ok(attempts.into_iter().map(|attempt| Self::with(attempt, &forms, member)).collect())
+    }
+
+    fn with(attempt: AttemptRecord, forms: &HashMap<i64, String>, member: &Member<'_>) -> Self {
         let outcome = match attempt.status {
             Some(status) => status.to_string(),
             None => member.area.texts.reasons.show(attempt.error.unwrap_or(DeliveryReason::Newer)),
@@ -109,6 +129,7 @@ impl AttemptRow {
         Self {
             event: attempt.event_id,
             submission: attempt.submission,
+            form: forms.get(&attempt.submission).map(|name| shown_name(name)),
             number: attempt.attempt,
             at: member.moment(attempt.at),
             milliseconds: attempt.took.as_millis(),
@@ -159,7 +180,7 @@ impl WebhookPage {
 
     fn test_outcome(&self, attempt: &AttemptRow) -> String {
         let text = if attempt.accepted { &self.text.test_accepted } else { &self.text.test_failed };
-        text.fill(&[("outcome", &attempt.outcome), ("milliseconds", &attempt.milliseconds)])
+        text.fill(&[("outcome", &attempt.outcome), ("milliseconds", &self.frame.number(attempt.milliseconds))])
     }
 }
 
@@ -173,7 +194,7 @@ fn graces(texts: &'static Texts) -> [Choice; 4] {
 pub(super) async fn list(member: &Member<'_>, _: &str) -> Result<Reply, Refusal> {
     let first = PageRequest { number: 1.try_into().expect("it is not 0"), size: MAX_SUBSCRIPTIONS };
     let subscriptions = member.store.list_subscriptions(first).await?;
-    let rows = subscriptions.items.into_iter().map(|subscription| WebhookRow::of(subscription, member)).collect();
+    let rows = WebhookRow::of(subscriptions.items, member).await?;
     Ok(page(
         StatusCode::OK,
         &WebhooksPage { frame: Frame::of(member, "webhooks"), text: &member.area.texts.webhooks, rows },
@@ -197,16 +218,14 @@ async fn show_with(member: &Member<'_>, id: &str, status: StatusCode, notice: No
     let only_failed = parameter(member.visit.head.uri.query(), "show") == "failed";
     let latest = PageRequest { number: 1.try_into().expect("it is not 0"), size: ATTEMPTS };
     let attempts = member.store.list_attempts(id, only_failed.then_some(false), latest).await?;
+    let attempts = attempts.map(|attempts| attempts.items).unwrap_or_default();
+    let Some(webhook) = WebhookRow::of(vec![webhook], member).await?.pop() else { return Ok(unknown(member)) };
     let webhook_page = WebhookPage {
         frame: Frame::of(member, "webhooks"),
         text: &member.area.texts.webhook,
-        webhook: WebhookRow::of(webhook, member),
+        webhook,
         notice,
-        attempts: attempts
-            .into_iter()
-            .flat_map(|attempts| attempts.items)
-            .map(|attempt| AttemptRow::of(attempt, member))
-            .collect(),
+        attempts: AttemptRow::of(attempts, member).await?,
         only_failed,
         secret_key: member.store.current_secret(id).await?.map(|secret| key_of(&secret)).unwrap_or_default(),
         graces: graces(member.area.texts),
@@ -277,7 +296,7 @@ async fn test(change: &Change<'_>, id: i64, segment: &str) -> Result<Reply, Refu
     let details = json!({ "status": attempt.status, "error": attempt.error.map(|error| error.to_string()) });
     let entry = AuditEntry { action: "webhook.test", subject: format!("webhook hook_{id}"), details };
     store.audit(&change.actor, entry, member.now).await?;
-    let notice = Notice::Tested(AttemptRow::of(attempt, member));
+    let notice = Notice::Tested(AttemptRow::with(attempt, &HashMap::new(), member));
     show_with(member, segment, StatusCode::OK, notice).await
 }
 

@@ -15,9 +15,7 @@ use super::Call;
 use super::ignored::IgnoredParameters;
 use super::reader::{ReadKey, ReaderSeed, Skip, ValueReader};
 use crate::error::{Faults, Refusal};
-
-/// A byte order mark, which some editors and PowerShell write (RFC 8259, section 8.1, allows ignoring it).
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+use crate::json_text::without_mark;
 
 /// A body that is a JSON object.
 #[derive(Debug, Default)]
@@ -54,7 +52,7 @@ impl<'b> Body<'b> {
     /// [`Refusal::Invalid`] on `body` for malformed JSON, invalid UTF-8, nesting deeper than 127, and anything but an
     /// object.
     pub(super) fn parse(bytes: &'b [u8], known: &[&'static str]) -> Result<Self, Refusal> {
-        let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
+        let bytes = without_mark(bytes);
         if bytes.trim_ascii().is_empty() {
             return Ok(Self::default());
         }

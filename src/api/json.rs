@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::id::Id;
-use super::time::Rfc3339Micros;
+use crate::instant::Rfc3339Micros;
 use crate::reply::Reply;
 
 /// A response body under construction.

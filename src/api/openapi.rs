@@ -3,6 +3,7 @@
 //! `deploy/openapi.yaml` is the only source. It is converted to JSON on first use, so that no second copy can drift
 //! from it. Only `servers` differs between accounts.
 
+use std::fmt::Display;
 use std::sync::LazyLock;
 
 use http::StatusCode;
@@ -12,13 +13,20 @@ use serde_json::{Map, Value, json};
 use super::Call;
 use crate::gate::Admitted;
 use crate::reply::Reply;
+use crate::tenant::Tenant;
 
 static DOCUMENT: LazyLock<Map<String, Value>> = LazyLock::new(|| {
     yaml_serde::from_str(include_str!("../../deploy/openapi.yaml")).expect("the tests have read the description")
 });
 
 pub(super) fn show(admitted: &Admitted, call: &Call<'_>) -> Reply {
-    let servers = json!([{ "url": format!("{}/api/v1", call.origin), "description": admitted.tenant().name }]);
+    description(call.origin, admitted.tenant())
+}
+
+/// The OpenAPI document of a tenant's API at an origin, as JSON.
+#[must_use]
+pub fn description(origin: impl Display, tenant: &Tenant) -> Reply {
+    let servers = json!([{ "url": format!("{origin}/api/v1"), "description": tenant.name }]);
     Reply::json(StatusCode::OK, &ServedDescription { servers })
 }
 

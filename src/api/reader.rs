@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 
 use super::values::FieldPath;
 use crate::error::Faults;
+use crate::json_text::whole;
 
 /// A value that contains no others. Its string is borrowed while it is read.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,23 +33,6 @@ impl Scalar<'_> {
             value => value,
         }
     }
-}
-
-/// The integer below 2^53 that a number of JSON writes with a point or an exponent.
-fn whole(text: &str) -> Option<i64> {
-    let (sign, number) = text.strip_prefix('-').map_or((1, text), |number| (-1, number));
-    let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
-    let (integer, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let digits = format!("{integer}{fraction}");
-    let significant = digits.trim_end_matches('0');
-    if significant.is_empty() && !digits.is_empty() {
-        return Some(0);
-    }
-    let zeros = i64::try_from(digits.len() - significant.len()).ok()? - i64::try_from(fraction.len()).ok()?;
-    let zeros = usize::try_from(exponent.parse::<i32>().map(i64::from).ok()? + zeros).ok()?;
-    let magnitude: i64 = significant.parse().ok()?;
-    let value = magnitude.checked_mul(10_i64.checked_pow(zeros.try_into().ok()?)?)?;
-    (value < 1 << 53).then_some(sign * value)
 }
 
 /// Reads a value of any kind.

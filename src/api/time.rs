@@ -1,32 +1,12 @@
-//! Timestamps in requests and responses, and the account's time zone.
+//! Timestamps in requests, and the account's time zone.
 
 use std::borrow::Cow;
 
 use jiff::Timestamp;
 use jiff::civil::Date;
-use jiff::fmt::temporal::{DateTimePrinter, Pieces};
+use jiff::fmt::temporal::Pieces;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, ToSpan};
-use serde::{Serialize, Serializer};
-
-const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
-
-/// A timestamp that always has six fractional digits: `2024-05-01T13:45:30.123456Z`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rfc3339Micros(pub(super) Timestamp);
-
-impl Rfc3339Micros {
-    /// Appends its text.
-    pub(super) fn write(self, body: &mut Vec<u8>) {
-        PRINTER.print_timestamp(&self.0, body).expect("memory takes it");
-    }
-}
-
-impl Serialize for Rfc3339Micros {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&PRINTER.timestamp_to_string(&self.0))
-    }
-}
 
 /// Which end of a time range a parameter sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,20 +91,14 @@ pub(super) fn time_of_day<'v>(value: &'v str, at: Timestamp, zone: &TimeZone) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::instant::Rfc3339Micros;
 
     fn zone(name: &str) -> TimeZone {
         TimeZone::get(name).unwrap()
     }
 
     fn bound(text: &str, bound: Bound, name: &str) -> Option<String> {
-        parse_bound(text, bound, &zone(name)).map(|instant| PRINTER.timestamp_to_string(&instant))
-    }
-
-    #[test]
-    fn an_instant_always_has_six_digits() {
-        let shown = |text: &str| serde_json::to_string(&Rfc3339Micros(text.parse().unwrap())).unwrap();
-        assert_eq!(shown("2024-05-01T13:45:30Z"), "\"2024-05-01T13:45:30.000000Z\"");
-        assert_eq!(shown("2024-05-01T13:45:30.123456Z"), "\"2024-05-01T13:45:30.123456Z\"");
+        parse_bound(text, bound, &zone(name)).map(|instant| Rfc3339Micros(instant).to_string())
     }
 
     #[test]

@@ -10,9 +10,11 @@ use serde_json::json;
 
 use super::output::{pretty, print, print_stderr, shown, table};
 use super::registry::OpenRegistry;
+use super::seal::require_first_key;
 use super::{ConfigFile, ListArgs};
 use crate::config::{AcmeConfig, GatewayConfig};
-use crate::domains::{MissingKey, Plan, missing_keys, status};
+use crate::domains::{CA_ACCOUNT, MissingKey, NewAccount, Plan, missing_keys, replace_account, status, unready_nodes};
+use crate::instant::Rfc3339Micros;
 use crate::store::registry::DomainState;
 
 const DAY: Duration = Duration::from_hours(24);
@@ -23,6 +25,15 @@ pub(super) enum AcmeCommand {
     Status(ListArgs),
     /// Show how many renewals a day a number of hosts needs, and how long their first certificates take.
     Plan(PlanArgs),
+    /// The account at the CAs.
+    #[command(subcommand)]
+    Account(AccountCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum AccountCommand {
+    /// Create another account at every CA, in place of one that a CA has deactivated. Orders under way begin again.
+    New(ConfigFile),
 }
 
 #[derive(Debug, Args)]
@@ -44,6 +55,7 @@ pub(super) async fn run(command: &AcmeCommand) -> Result<()> {
     match command {
         AcmeCommand::Status(command) => show_status(command).await,
         AcmeCommand::Plan(command) => plan(command).await,
+        AcmeCommand::Account(AccountCommand::New(file)) => new_account(file).await,
     }
 }
 
@@ -62,6 +74,8 @@ async fn show_status(command: &ListArgs) -> Result<()> {
     let authorities = status(registry, acme).await?;
     let missing_keys = missing_keys(registry, &acme.seals).await?;
     let states = domains_by_state(&open).await?;
+    let without_account = registry.count_domains().await?.into_iter().filter(|count| count.reason == CA_ACCOUNT);
+    let without_account: i64 = without_account.map(|count| count.count).sum();
     let within_a_day = registry.count_renewals(DAY).await?;
     let within_a_week = registry.count_renewals(DAY * 7).await?;
     let late = registry.count_late_domains().await?;
@@ -73,7 +87,7 @@ async fn show_status(command: &ListArgs) -> Result<()> {
                 "directory": authority.directory,
                 "orders_per_3_hours": authority.orders,
                 "orders_left": authority.left,
-                "next_order_at": authority.free_at,
+                "next_order_at": authority.free_at.map(Rfc3339Micros),
             })
         });
         let states: serde_json::Map<_, _> =
@@ -83,6 +97,7 @@ async fn show_status(command: &ListArgs) -> Result<()> {
             "authorities": authorities.collect::<Vec<_>>(),
             "domains": states,
             "renewals": renewals,
+            "without_account": without_account,
             "missing_seal_keys": missing_keys.iter().map(|key| &key.id).collect::<Vec<_>>(),
         })));
     }
@@ -97,8 +112,43 @@ async fn show_status(command: &ListArgs) -> Result<()> {
         "{}\n\ndomains: {states}\nrenewals: {within_a_day} within a day, {within_a_week} within a week, {late} late",
         table(&std::iter::once(head).chain(rows).collect::<Vec<_>>()),
     ))?;
+    if without_account > 0 {
+        print_stderr(&format!(
+            "warning: a CA has deactivated the account, and domains wait for another one ({without_account}): run `formgate acme \
+             account new`"
+        ));
+    }
     for key in missing_keys {
         print_stderr(&format!("warning: {key}: {}", MissingKey::NEXT_STEP));
+    }
+    Ok(())
+}
+
+async fn new_account(file: &ConfigFile) -> Result<()> {
+    let loaded = file.load()?;
+    let acme = acme(&loaded.gateway)?;
+    let open = OpenRegistry::open_existing(file).await?;
+    require_first_key(&unready_nodes(&open.registry, &acme.seals).await?.lacking, "nothing was changed")?;
+    let (accounts, is_stored) = replace_account(&open.registry, acme).await?;
+    open.registry.close().await;
+    for NewAccount { authority, registered } in accounts.iter().filter(|account| !account.is_refused()) {
+        match registered {
+            Ok(url) if is_stored => print(&format!("{authority}: {url}"))?,
+            Ok(_) => {}
+            Err(error) => print_stderr(&format!(
+                "warning: {authority}: no usable response ({error}); the account is registered with the next order"
+            )),
+        }
+    }
+    let refused = accounts.iter().filter(|account| account.is_refused());
+    let refused = refused.filter_map(|account| Some((&account.authority, account.registered.as_ref().err()?)));
+    let refused: Vec<_> = refused.map(|(authority, error)| format!("{authority}: {error}")).collect();
+    if !is_stored {
+        bail!(
+            "nothing was changed, since a CA refuses another account: {}; a CA with `eab` may want another key for it, which \
+             its portal has",
+            refused.join("; ")
+        );
     }
     Ok(())
 }

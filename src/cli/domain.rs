@@ -11,16 +11,17 @@ use serde_json::Value;
 
 use super::output::{pretty, print, print_stderr, shown, table};
 use super::registry::OpenRegistry;
-use super::{ConfigFile, ListArgs};
+use super::{ConfigFile, ListArgs, OfTenant, actor};
 use crate::config::DomainsConfig;
 use crate::dns::{Action, Record};
 use crate::domains::{
-    Claimed, DomainClaim, Reason, await_check, chosen, claim, describe, describe_unwatched, proof_of,
+    Claimed, DomainClaim, Reason, await_check, chosen, claim, describe, describe_unwatched, entry_of_added,
+    entry_of_removed, proof_of,
 };
 use crate::host::HostName;
 use crate::rights;
-use crate::store::Registry;
 use crate::store::registry::{DomainFilter, DomainRecord, DomainState, PAGE, Requester};
+use crate::store::{AuditEntry, Registry, Store, with_causes};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DomainCommand {
@@ -137,14 +138,17 @@ async fn add(command: &AddArgs) -> Result<()> {
     let open = open(&command.file).await?;
     let host = open.check_domain(slug, &command.host)?;
     let registry = &open.registry;
-    let Claimed { claim, domain, first_look } = claim(registry, slug, &host).await?;
+    let Claimed { claim, domain, is_new, first_look } = claim(registry, slug, &host).await?;
     match &claim {
         DomainClaim::Added(_) | DomainClaim::Contested | DomainClaim::Same(_) => {}
         DomainClaim::Taken { owner } => bail!("the host `{host}` is in the table of the tenant `{owner}`"),
         DomainClaim::UnknownTenant => bail!("there is no tenant `{slug}` in the registry"),
     }
-    let is_new = matches!(claim, DomainClaim::Added(_) | DomainClaim::Contested);
-    let wait = if is_new && registry.nodes().await?.iter().any(|node| node.is_live) { command.wait } else { 0 };
+    if is_new {
+        record(&command.file, slug, entry_of_added(&host, claim == DomainClaim::Contested)).await;
+    }
+    let is_claimed = matches!(claim, DomainClaim::Added(_) | DomainClaim::Contested);
+    let wait = if is_claimed && registry.nodes().await?.iter().any(|node| node.is_live) { command.wait } else { 0 };
     let (found, _) = await_check(registry, &host, slug, first_look, Duration::from_secs(wait)).await?;
     registry.close().await;
     match found.or(domain) {
@@ -265,7 +269,10 @@ async fn remove(command: &RemoveArgs) -> Result<()> {
     let by = rights::current_user();
     let removed = registry.remove_domain(&slug, host.as_str(), Timestamp::now(), &by).await?;
     match removed {
-        Some(_) => print_stderr(&format!("the domain `{host}` is removed from the tenant `{slug}`")),
+        Some(_) => {
+            print_stderr(&format!("the domain `{host}` is removed from the tenant `{slug}`"));
+            record(&command.file, &slug, entry_of_removed(&host)).await;
+        }
         None if owner.is_some_and(|owner| owner == slug) => {
             bail!("the host `{host}` is in the table of the tenant `{slug}`: change the tenant instead")
         }
@@ -276,6 +283,22 @@ async fn remove(command: &RemoveArgs) -> Result<()> {
     }
     open.registry.close().await;
     Ok(())
+}
+
+/// Writes a change into the audit log of the tenant. The change is in the registry, so it is there also if the database of the
+/// tenant is not.
+async fn record(file: &ConfigFile, slug: &str, entry: AuditEntry) {
+    let recording = async {
+        let tenant = file.find_tenant(slug).await?;
+        let store = Store::open(&tenant.database, 1).await.of_tenant(&tenant)?;
+        let recorded = store.audit(&actor(), entry, Timestamp::now()).await;
+        store.close().await;
+        recorded.of_tenant(&tenant)
+    };
+    if let Err(failure) = recording.await {
+        let cause = with_causes(failure.as_ref());
+        print_stderr(&format!("warning: the change is not in the audit log of the tenant `{slug}`: {cause}"));
+    }
 }
 
 /// The tenant that claims a host that nobody has proved.

@@ -17,6 +17,7 @@ use super::when::{self, Expiry};
 use super::{ConfigFile, ListArgs};
 use crate::config::{Config, GatewayConfig, Problems, RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::host::HostName;
+use crate::instant::Rfc3339Micros;
 use crate::operator::TOKEN_PREFIX;
 use crate::registry::FileTenants;
 use crate::registry::editing::{self, Checked, EditRefused, Editor};
@@ -239,11 +240,11 @@ pub(super) async fn run_tokens(command: &OperatorTokenCommand) -> Result<()> {
                         "id": token.id,
                         "name": token.name,
                         "prefix": token.prefix,
-                        "created_at": token.created_at,
+                        "created_at": Rfc3339Micros(token.created_at),
                         "created_by": token.created_by,
-                        "expires_at": token.expires_at,
-                        "last_used_at": token.last_used_at,
-                        "revoked_at": token.revoked_at,
+                        "expires_at": token.expires_at.map(Rfc3339Micros),
+                        "last_used_at": token.last_used_at.map(Rfc3339Micros),
+                        "revoked_at": token.revoked_at.map(Rfc3339Micros),
                     })
                 });
                 return print(&pretty(&tokens.collect()));
@@ -320,8 +321,8 @@ pub(super) async fn run_nodes(command: &NodesArgs) -> Result<()> {
                 "live": node.is_live,
                 "refused": node.refused,
                 "refused_count": node.refused_count,
-                "started_at": node.started_at,
-                "seen_at": node.seen_at,
+                "started_at": Rfc3339Micros(node.started_at),
+                "seen_at": Rfc3339Micros(node.seen_at),
             })
         });
         return print(&pretty(&nodes.collect()));

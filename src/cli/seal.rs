@@ -22,15 +22,7 @@ pub(super) async fn run(command: &SealCommand) -> Result<()> {
         bail!("no certificates are obtained: there is no `[gateway.acme]`");
     };
     let UnreadyNodes { lacking, sealing_with_another, silent } = unready_nodes(&registry.registry, &acme.seals).await?;
-    if !lacking.is_empty() {
-        bail!(
-            "nothing was sealed, since these nodes lack the first key and could not open what it seals: {}; add it to \
-             `seal_keys` on every node, restart them, and run this command again (a node that was killed counts as running for \
-             {} seconds)",
-            lacking.join(", "),
-            Registry::LIVE.as_secs()
-        );
-    }
+    require_first_key(&lacking, "nothing was sealed")?;
     if !silent.is_empty() {
         print_stderr(&format!(
             "warning: these nodes are of an earlier version, and do not report which keys they have: {}",
@@ -61,6 +53,19 @@ pub(super) async fn run(command: &SealCommand) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Fails if running nodes could not open what the first key seals. `outcome`: what the command has done then.
+pub(super) fn require_first_key(lacking: &[String], outcome: &str) -> Result<()> {
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "{outcome}, since these nodes lack the first key and could not open what it seals: {}; add it to `seal_keys` on every \
+         node, restart them, and run this command again (a node that was killed counts as running for {} seconds)",
+        lacking.join(", "),
+        Registry::LIVE.as_secs()
+    );
 }
 
 /// What could not be opened, and what to do about it.

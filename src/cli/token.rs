@@ -13,6 +13,7 @@ use serde_json::json;
 use super::output::{pretty, print, print_secret, print_stderr, shown, table};
 use super::when::{self, Expiry};
 use super::{OfTenant, TenantChoice, actor};
+use crate::instant::Rfc3339Micros;
 use crate::shared::{RedisClient, announce};
 use crate::store::{
     ChangedToken, FormReach, LimitFault, ListFault, Networks, Scopes, Store, TokenLimits, TokenRecord, with_causes,
@@ -331,16 +332,15 @@ const HEAD: [&str; 15] = [
 ];
 
 fn as_json(tokens: &[TokenRecord]) -> String {
-    let text = |at: Option<Timestamp>| at.map(|at| at.to_string());
     let tokens = tokens.iter().map(|token| {
         let mut json = json!({
             "id": token.id,
             "name": token.name,
             "prefix": token.prefix,
-            "created_at": token.created_at.to_string(),
-            "last_used_at": text(token.last_used_at),
-            "revoked_at": text(token.revoked_at),
-            "expires_at": text(token.expires_at),
+            "created_at": Rfc3339Micros(token.created_at),
+            "last_used_at": token.last_used_at.map(Rfc3339Micros),
+            "revoked_at": token.revoked_at.map(Rfc3339Micros),
+            "expires_at": token.expires_at.map(Rfc3339Micros),
             "created_by": token.created_by,
             "replaces": token.replaces,
             "last_used_route": token.last_used_route,

@@ -37,8 +37,9 @@ keys! { key:
     scopes = string().default("\"openid email profile\""),
         "what to ask for, separated by spaces; `openid` is one of them";
     role_claim = string(),
-        "the claim of the ID token that decides the role: a string, or an array of strings. Safe are claims that only \
-         administrators of the provider set, such as `roles`, `groups` or a mapped one, and `sub`. `email` counts only if it is \
+        "the claim of the ID token that decides the role: a string, or an array of strings. A dot leads into an object: \
+         `realm_access.roles`; a claim whose own name has the dots, such as `https://example.com/roles`, comes first. Safe are claims \
+         that only administrators of the provider set, such as `roles`, `groups` or a mapped one, and `sub`. `email` counts only if it is \
          [verified](administration.md#sign-in-with-openid-connect). What users can choose themselves is refused: `name`, \
          `preferred_username`, `upn`, `nickname` and the other claims of a profile";
     admin_values = strings().default("[]"), "the values that give the role `admin`; at most 100";
@@ -229,7 +230,9 @@ fn read_issuer(text: StringValue, context: &LoadContext<'_>) -> Option<Box<str>>
 }
 
 fn read_role_claim(text: StringValue, context: &LoadContext<'_>) -> Option<Box<str>> {
-    if CHOSEN_BY_USERS.contains(&&*text.value) {
+    // A part of such a claim too: `address.country`.
+    let claim = text.value.split('.').next().unwrap_or_default();
+    if CHOSEN_BY_USERS.contains(&claim) {
         let problem = Problem::at(&text.span, "a claim that users can choose themselves gives no role");
         let problem = problem.label("whoever writes a listed value into a profile would have the role");
         context.report(problem.help(

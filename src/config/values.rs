@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use rustls::pki_types::CertificateDer;
+use x509_parser::x509::X509Version;
 
 use super::context::LoadContext;
 use super::problem::Problem;
@@ -62,9 +63,23 @@ fn authorities_of(file: &Path) -> Result<Vec<CertificateDer<'static>>, (&'static
     let read = regular_file::read(file, MAX_PEM);
     let text = read.map_err(|error| ("can't read the certificate authorities", Some(error.to_string())))?;
     let authorities = parse_chain(&text).ok_or(("no certificate in PEM form", None))?;
-    let unusable = authorities.iter().position(|authority| webpki::anchor_from_trusted_cert(authority).is_err());
-    match unusable {
-        Some(at) => Err(("a certificate authority is malformed", Some(format!("it is number {}", at + 1)))),
-        None => Ok(authorities),
+    for (number, authority) in (1..).zip(&authorities) {
+        if webpki::anchor_from_trusted_cert(authority).is_err() {
+            return Err(("a certificate authority is malformed", Some(format!("it is number {number}"))));
+        }
+        if let Some(subject) = subject_of_other(authority) {
+            let label = format!("number {number} is for `{subject}`: its basic constraints lack `CA:TRUE`");
+            return Err(("a certificate is not that of a certificate authority", Some(label)));
+        }
     }
+    Ok(authorities)
+}
+
+/// The subject of a certificate that can't issue any (RFC 5280, section 4.2.1.9), such as that of a server. `None` for one of an
+/// authority, and for those that are trusted without it: a server's that is signed by itself, and old roots without extensions.
+fn subject_of_other(certificate: &CertificateDer<'_>) -> Option<String> {
+    let (_, read) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let is_of_itself = read.subject().as_raw() == read.issuer().as_raw();
+    let is_authority = read.is_ca() || is_of_itself || read.version() == X509Version::V1;
+    (!is_authority).then(|| read.subject().to_string())
 }

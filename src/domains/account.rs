@@ -145,6 +145,22 @@ impl AccountDomains<'_> {
         Ok(self.hosts_of(rows))
     }
 
+    /// The hosts that need attention: those that are lost or will be if nothing changes, and those whose owner has to act.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn list_troubled(&self) -> Result<Vec<AccountHost>, StoreError> {
+        let mut hosts = self.list().await?;
+        hosts.retain(|AccountHost { host, serving, .. }| match serving {
+            Serving::OfFile | Serving::Own(None) => false,
+            Serving::Own(Some(domain)) => {
+                let is_lost = matches!(domain.state, DomainState::Failing | DomainState::Gone);
+                is_lost || self.reason(host, Some(domain.as_ref())).needs_owner()
+            }
+        });
+        Ok(hosts)
+    }
+
     /// One host.
     ///
     /// # Errors

@@ -12,16 +12,17 @@ use crate::store::Registry;
 /// What the account key is sealed for.
 pub(super) const ACCOUNT: &str = "acme account";
 
-/// The account key of a registry; creates one if there is none.
-pub(super) async fn account_key(registry: &Registry, seals: &Seals) -> Result<AccountKey, DomainsError> {
-    let stored = match registry.account_key().await? {
-        Some(stored) => stored,
-        None => {
-            let new = AccountKey::generate();
-            registry.account_key_or(&seals.seal(&STANDARD.encode(new.pkcs8()), ACCOUNT)).await?
-        }
-    };
-    open(&stored, seals)
+/// The account key of a registry, sealed; creates one if there is none.
+pub(super) async fn stored_key(registry: &Registry, seals: &Seals) -> Result<String, DomainsError> {
+    if let Some(stored) = registry.account_key().await? {
+        return Ok(stored);
+    }
+    Ok(registry.account_key_or(&sealed(&AccountKey::generate(), seals)).await?)
+}
+
+/// An account key as a registry stores it.
+pub(super) fn sealed(key: &AccountKey, seals: &Seals) -> String {
+    seals.seal(&STANDARD.encode(key.pkcs8()), ACCOUNT)
 }
 
 /// Opens the account key as the registry has it.

@@ -57,12 +57,12 @@ impl Domains {
         allowed: &[usize],
         unasked: Option<String>,
     ) -> Result<(), DomainsError> {
-        let Some((acme, client)) = self.client().await? else { return Ok(()) };
+        let Some((acme, client)) = self.ordering_client().await? else { return Ok(()) };
         let now = Instant::now();
         let working = self.breakers.working(allowed, now);
         let mut earliest: Option<Wait> = None;
         for authority in &working {
-            match self.begin_at(&domain, host, (acme, client), *authority, unasked.as_deref()).await? {
+            match self.begin_at(&domain, host, (acme, &*client), *authority, unasked.as_deref()).await? {
                 Begun::Order(domain) => return self.resume_order(*domain, host).await,
                 Begun::LeaseLost => return Ok(()),
                 Begun::Exhausted(wait) => {

@@ -5,13 +5,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::described::new_proof;
 use super::reason::{OtherReason, Reason, proof_record};
 use crate::host::HostName;
 use crate::store::registry::{AskedCheck, DomainAdded, DomainRecord, DomainState, Requester, WriteRefused};
-use crate::store::{Registry, StoreError};
+use crate::store::{AuditEntry, Registry, StoreError};
 
 /// How often a domain is read while its check is awaited.
 ///
@@ -25,6 +26,8 @@ pub struct Claimed {
     pub claim: DomainClaim,
     /// The row of the domain and the tenant, if there is one.
     pub domain: Option<DomainRecord>,
+    /// Whether the tenant did not claim it before.
+    pub is_new: bool,
     /// Its first check, for [`await_check`].
     pub first_look: AskedCheck,
 }
@@ -45,6 +48,19 @@ pub enum DomainClaim {
     },
     /// There is no such tenant in the registry.
     UnknownTenant,
+}
+
+/// What the audit log of a tenant says about a domain that was added. `is_contested`: another tenant has proved it.
+#[must_use]
+pub fn entry_of_added(host: &HostName, is_contested: bool) -> AuditEntry {
+    let details = if is_contested { json!({ "contested": true }) } else { json!({}) };
+    AuditEntry { action: "domain.added", subject: format!("domain {host}"), details }
+}
+
+/// What it says about one that was removed.
+#[must_use]
+pub fn entry_of_removed(host: &HostName) -> AuditEntry {
+    AuditEntry { action: "domain.removed", subject: format!("domain {host}"), details: json!({}) }
 }
 
 /// Adds a domain to a tenant for the operator.
@@ -69,7 +85,14 @@ pub async fn claim(registry: &Registry, slug: &str, host: &HostName) -> Result<C
         DomainAdded::Taken { owner } => DomainClaim::Taken { owner },
         DomainAdded::UnknownTenant => DomainClaim::UnknownTenant,
     };
-    Ok(Claimed { claim, domain, first_look: AskedCheck::after(before.and_then(|before| before.checked_at)) })
+    let is_there = |row: &DomainRecord| row.is_added && !matches!(row.state, DomainState::Gone | DomainState::Removed);
+    let is_new = match &claim {
+        DomainClaim::Added(_) => true,
+        DomainClaim::Contested => !before.as_ref().is_some_and(is_there),
+        DomainClaim::Same(_) | DomainClaim::Taken { .. } | DomainClaim::UnknownTenant => false,
+    };
+    let first_look = AskedCheck::after(before.and_then(|before| before.checked_at));
+    Ok(Claimed { claim, domain, is_new, first_look })
 }
 
 /// What a check of a contested domain will find, before the first check.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::reason::{Reason, proof_of};
 use crate::config::DomainsConfig;
 use crate::dns::Record;
+use crate::instant::Rfc3339Micros;
 use crate::store::registry::{DomainRecord, DomainState, RegistryEvent};
 
 /// Where a host comes from: it was added as a domain, or the table of its tenant lists it.
@@ -25,11 +26,11 @@ pub fn describe(domain: &DomainRecord, config: &DomainsConfig) -> Value {
         "next_step": if is_sound { Value::Null } else { reason.next_step().into() },
         "records": reason.records().iter().map(record).collect::<Vec<_>>(),
         "proof": proof_of(domain, config).as_ref().map(record),
-        "since": domain.since,
-        "checked_at": domain.checked_at,
-        "next_check_at": (domain.state != DomainState::Gone).then_some(domain.next_at),
-        "expires_at": domain.not_after,
-        "renew_at": domain.renew_at,
+        "since": Rfc3339Micros(domain.since),
+        "checked_at": domain.checked_at.map(Rfc3339Micros),
+        "next_check_at": (domain.state != DomainState::Gone).then_some(Rfc3339Micros(domain.next_at)),
+        "expires_at": domain.not_after.map(Rfc3339Micros),
+        "renew_at": domain.renew_at.map(Rfc3339Micros),
     })
 }
 
@@ -63,7 +64,7 @@ pub fn describe_event(event: &RegistryEvent) -> Value {
         "type": event.kind,
         "host": event.host,
         "domain": detail,
-        "at": event.at,
+        "at": Rfc3339Micros(event.at),
     })
 }
 

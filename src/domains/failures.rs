@@ -77,6 +77,9 @@ impl Domains {
                 until = Some(now + schedule::back_off(domain.failures));
             }
             Fault::Authority | Fault::Operator => {
+                if let AcmeError::AccountDeactivated { detail } = &error {
+                    self.note_deactivated(authority, &name, detail);
+                }
                 if self.breakers.note_fault(authority, Instant::now()) {
                     let others = acme.requests.authorities.len() - 1;
                     tracing::error!(authority = name, cause = %error, others, "the CA can't be used");

@@ -88,7 +88,7 @@ impl PendingOrder {
 impl Domains {
     /// Resumes the pending order of a row.
     pub(super) async fn resume_order(&self, mut domain: DomainRecord, host: &HostName) -> Result<(), DomainsError> {
-        let Some((acme, client)) = self.client().await? else { return Ok(()) };
+        let Some((acme, client)) = self.ordering_client().await? else { return Ok(()) };
         let known = PendingOrder::read(&domain).and_then(|pending| {
             let at = client.authorities().iter().position(|ca| ca.name == pending.authority)?;
             Some((pending, at))
@@ -108,7 +108,7 @@ impl Domains {
         let advance = async {
             let url = match steps.pending.url.clone() {
                 Some(url) => url,
-                None => self.open(client, authority, host, &mut steps).await?,
+                None => self.open(&client, authority, host, &mut steps).await?,
             };
             client.advance(authority, &url, &csr, &mut steps).await
         };

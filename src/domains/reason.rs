@@ -15,6 +15,9 @@ const PROOF_LABEL: &str = "_formgate";
 /// The name of [`OtherReason::DnsDown`].
 pub(super) const DNS_DOWN: &str = "dns_down";
 
+/// The name of [`OtherReason::CaAccount`].
+pub const CA_ACCOUNT: &str = "ca_account";
+
 /// What is wrong with a domain. Stored as a JSON object: `{}` if nothing is known to be wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -76,6 +79,15 @@ pub enum OtherReason {
         authority: String,
         /// Which budget, or what the CA said.
         detail: String,
+        /// When it is tried again.
+        until: Timestamp,
+    },
+    /// The CA has deactivated the account of the gateway.
+    CaAccount {
+        /// The CA.
+        authority: String,
+        /// What the CA said. `None`: for the account of the domain, which can do nothing about it.
+        detail: Option<String>,
         /// When it is tried again.
         until: Timestamp,
     },
@@ -151,6 +163,9 @@ impl Reason {
                 OtherReason::Unreachable { authority, host: host.to_owned(), challenge: *challenge, detail, until }
             }
             AcmeError::Limited { .. } => OtherReason::CaLimited { authority, detail, until },
+            AcmeError::AccountDeactivated { detail } => {
+                OtherReason::CaAccount { authority, detail: Some(detail.clone()), until }
+            }
             _ => OtherReason::CaDown { authority, detail, until },
         })
     }
@@ -168,6 +183,7 @@ impl Reason {
             Self::Other(OtherReason::ClaimExpired {}) => "claim_expired",
             Self::Other(OtherReason::CaRefused { .. }) => "ca_refused",
             Self::Other(OtherReason::CaLimited { .. }) => "ca_limited",
+            Self::Other(OtherReason::CaAccount { .. }) => CA_ACCOUNT,
             Self::Other(OtherReason::CaDown { .. }) => "ca_down",
             Self::Other(OtherReason::Unreachable { .. }) => "unreachable",
         }
@@ -177,6 +193,26 @@ impl Reason {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.name().is_empty()
+    }
+
+    /// Whether the owner of the domain has to act. If not, the step says to wait or to do nothing.
+    #[must_use]
+    pub fn needs_owner(&self) -> bool {
+        match self {
+            Self::None {} | Self::Dns(DnsFault::NotSeenYet { .. }) => false,
+            Self::Dns(_) => true,
+            Self::Other(other) => match other {
+                OtherReason::Taken { moves_at, .. } => moves_at.is_none(),
+                OtherReason::ClaimExpired {} | OtherReason::CaRefused { .. } | OtherReason::Unreachable { .. } => true,
+                OtherReason::NotCheckedYet { .. }
+                | OtherReason::Expired { .. }
+                | OtherReason::DnsDown { .. }
+                | OtherReason::CaAccount { .. }
+                | OtherReason::CaLimited { .. }
+                | OtherReason::CaAccount { .. }
+                | OtherReason::CaDown { .. } => false,
+            },
+        }
     }
 
     /// The records to add or to remove.
@@ -253,6 +289,8 @@ mod tests {
         ];
         for reason in reasons {
             assert_eq!(Reason::read(&reason.stored()), reason);
+            let is_wait = reason.next_step().starts_with("Nothing to do.") || reason.is_empty();
+            assert!(!is_wait || !reason.needs_owner(), "{reason:?}");
             assert_eq!(reason.next_step().is_empty(), reason.name().is_empty());
         }
         assert_eq!(Reason::None {}.stored(), "{}");

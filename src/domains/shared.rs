@@ -9,14 +9,13 @@ use arc_swap::ArcSwap;
 use jiff::{SignedDuration, Timestamp};
 use moka::future::Cache;
 use rustls::ServerConfig;
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::Notify;
 
-use super::account_key::account_key;
 use super::authorities::Breakers;
+use super::client::Clients;
 use super::error::DomainsError;
 use super::trouble::Trouble;
 use super::unopenable::Unopenable;
-use crate::acme::Acme;
 use crate::config::{AcmeConfig, DomainsConfig};
 use crate::dns::Dns;
 use crate::host::HostName;
@@ -45,7 +44,7 @@ pub struct Domains {
     pub(super) directory: Arc<ArcSwap<Directory>>,
     pub(super) gateway_covers: GatewayCovers,
     pub(super) dns: Dns,
-    client: OnceCell<Arc<Acme>>,
+    pub(super) clients: Clients,
     pub(super) breakers: Breakers,
     /// How to respond to handshakes with TLS-ALPN-01, by host.
     pub(super) tls_alpn: Cache<HostName, Option<Arc<ServerConfig>>>,
@@ -55,6 +54,8 @@ pub struct Domains {
     pub(super) failing: ArcSwap<Vec<(Arc<str>, String)>>,
     /// The number of domains that can't be checked because DNS is unreachable.
     pub(super) unasked: AtomicU64,
+    /// The number of domains that wait for another account at a CA.
+    pub(super) without_account: AtomicU64,
     /// What `seal_keys` does not open.
     pub(super) unopened: ArcSwap<Unopenable>,
     /// Why this node can't do its work on domains.
@@ -87,12 +88,13 @@ impl Domains {
             following,
             directory,
             gateway_covers,
-            client: OnceCell::new(),
+            clients: Clients::default(),
             breakers: Breakers::new(cas),
             tls_alpn: Cache::builder().max_capacity(MAX_TLS_ALPN_CACHED).time_to_live(TLS_ALPN_CACHED).build(),
             clock: AtomicI64::new(0),
             failing: ArcSwap::default(),
             unasked: AtomicU64::new(0),
+            without_account: AtomicU64::new(0),
             unopened: ArcSwap::default(),
             trouble: Trouble::default(),
             changed: Notify::new(),
@@ -131,6 +133,12 @@ impl Domains {
         self.unasked.load(Ordering::Relaxed)
     }
 
+    /// The number of domains that wait for another account, since a CA has deactivated the one of the gateway.
+    #[must_use]
+    pub fn without_account(&self) -> u64 {
+        self.without_account.load(Ordering::Relaxed)
+    }
+
     /// Works on rows that are due now.
     pub fn wake(&self) {
         self.changed.notify_one();
@@ -161,19 +169,6 @@ impl Domains {
     pub(super) fn note_clock(&self, registry: Timestamp) {
         let ahead = registry.duration_since(Timestamp::now()).as_micros();
         self.clock.store(i64::try_from(ahead).unwrap_or(0), Ordering::Relaxed);
-    }
-
-    /// The client of the CAs, with the account key of the registry; the first node creates one. `None` if no
-    /// certificates are obtained.
-    pub(super) async fn client(&self) -> Result<Option<(&AcmeConfig, &Acme)>, DomainsError> {
-        let Some(acme) = &self.acme else { return Ok(None) };
-        let open = async {
-            let key = account_key(self.registry().await?, &acme.seals).await?;
-            let settings = acme.requests.clone();
-            let client = tokio::task::spawn_blocking(move || Acme::new(settings, key)).await;
-            Ok::<_, DomainsError>(Arc::new(client.map_err(|_| DomainsError::Damaged)?))
-        };
-        Ok(Some((acme, self.client.get_or_try_init(|| open).await?)))
     }
 }
 

@@ -38,7 +38,8 @@ texts! {
     StepTexts {
         undelegated, no_address, changes, not_seen_until, not_copied, elsewhere, behind_cdn, cdn_proxy, caa_critical,
         caa, resolver_broken, server_broken, dnssec, proof_missing, not_checked_yet, not_checked_address, dns_down,
-        dns_down_new, taken, moves, lost, claim_expired, ca_refused, ca_limited, expired, ca_down, unreachable, remove,
+        dns_down_new, taken, moves, lost, claim_expired, ca_refused, ca_limited, expired, ca_account, ca_account_told, ca_down, unreachable,
+        remove,
         add, and, record, relative_record, bare_record, of_this_gateway; failures: FailureTexts
     }
 }
@@ -175,6 +176,12 @@ impl Steps<'_> {
             }
             OtherReason::CaLimited { authority, detail, until } => {
                 self.fill(&text.ca_limited, &[("ca", authority), ("detail", detail), ("time", &at(until))])
+            }
+            OtherReason::CaAccount { authority, detail: Some(detail), until } => {
+                self.fill(&text.ca_account, &[("ca", authority), ("detail", detail), ("time", &at(until))])
+            }
+            OtherReason::CaAccount { authority, detail: None, until } => {
+                self.fill(&text.ca_account_told, &[("ca", authority), ("time", &at(until))])
             }
             OtherReason::CaDown { authority, detail, until } => {
                 self.fill(&text.ca_down, &[("ca", authority), ("detail", detail), ("time", &at(until))])
@@ -330,6 +337,7 @@ mod tests {
             OtherReason::Taken { record: Some(record.clone()), moves_at: None },
             OtherReason::Taken { record: Some(record), moves_at: Some(until) },
             OtherReason::CaRefused { authority: authority.clone(), detail: detail.clone(), until },
+            OtherReason::CaAccount { authority: authority.clone(), detail: Some(detail.clone()), until },
             OtherReason::CaLimited { authority: authority.clone(), detail: detail.clone(), until },
             OtherReason::CaDown { authority: authority.clone(), detail: detail.clone(), until },
             OtherReason::Unreachable {
@@ -363,7 +371,7 @@ mod tests {
             for record in reason.records() {
                 assert!(shown.contains(&format!("`{}`", record.value)), "{shown}");
             }
-            let has_detail = reason.stored().contains("\"detail\"");
+            let has_detail = reason.stored().contains("\"detail\":\"");
             assert_eq!(parts.iter().any(|part| matches!(part, StepPart::Detail(_))), has_detail, "{shown}");
         }
     }

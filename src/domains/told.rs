@@ -32,6 +32,9 @@ impl Reason {
             Self::Other(OtherReason::CaDown { authority, until, .. }) => {
                 Self::Other(OtherReason::CaDown { authority, detail: NO_RESPONSE.to_owned(), until })
             }
+            Self::Other(OtherReason::CaAccount { authority, until, .. }) => {
+                Self::Other(OtherReason::CaAccount { authority, detail: None, until })
+            }
             Self::Other(OtherReason::CaRefused { authority, detail, until }) => {
                 Self::Other(OtherReason::CaRefused { authority, detail: words_of(&detail), until })
             }

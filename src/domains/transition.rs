@@ -26,12 +26,12 @@
 //! a new claim is `claimed`, a domain that was deleted is `removed`, as all of a tenant that was removed, and claims of
 //! others are `gone` once a tenant has proved a domain (`store::registry::claiming` and `writing`).
 
-use jiff::Timestamp;
 use serde_json::json;
 
 use super::error::DomainsError;
 use super::reason::Reason;
 use super::shared::Domains;
+use crate::instant::Rfc3339Micros;
 use crate::store::registry::{DomainEvent, DomainRecord, DomainState, Lease};
 
 /// What moves a domain to another state, or gives its state another reason.
@@ -123,7 +123,7 @@ impl Domains {
 /// An event of a domain, with its state and reason.
 pub(super) fn event(kind: &'static str, domain: &DomainRecord) -> DomainEvent {
     let reason = Reason::of(domain, None);
-    let not_after: Option<Timestamp> = domain.not_after;
+    let not_after = domain.not_after.map(Rfc3339Micros);
     let detail = json!({
         "state": domain.state.as_str(),
         "reason": reason.name(),

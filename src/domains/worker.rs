@@ -16,7 +16,7 @@ use super::budgets;
 use super::error::DomainsError;
 use super::life::Next;
 use super::needed::Needed;
-use super::reason::{DNS_DOWN, Reason};
+use super::reason::{CA_ACCOUNT, DNS_DOWN, Reason};
 use super::shared::Domains;
 use crate::background::{Run, Task};
 use crate::store::Registry;
@@ -214,9 +214,10 @@ impl DomainWorker {
             serde_json::from_str(&counts).unwrap_or_default()
         };
         metrics.counted(&DomainState::ALL.map(DomainState::as_str), &counts.states);
-        let unasked =
-            counts.states.iter().filter(|(_, reason, _)| reason == DNS_DOWN).map(|(.., count)| count.cast_unsigned());
-        domains.unasked.store(unasked.sum(), Ordering::Relaxed);
+        for (of, number) in [(DNS_DOWN, &domains.unasked), (CA_ACCOUNT, &domains.without_account)] {
+            let counts = counts.states.iter().filter(|(_, reason, _)| reason == of);
+            number.store(counts.map(|(.., count)| count.cast_unsigned()).sum(), Ordering::Relaxed);
+        }
         metrics.late.set(counts.late);
         domains.failing.store(Arc::new(counts.failing.into_iter().map(|(slug, fault)| (slug.into(), fault)).collect()));
         domains.try_keys(registry).await?;

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST};
 use http::{HeaderValue, Request, Response, StatusCode, Version, request};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -23,7 +23,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::accept::Acceptor;
@@ -31,11 +31,13 @@ use super::activity::Activity;
 use super::framing::Framing;
 use super::head_filter::HeadFilter;
 use super::slots::{Busy, Slot, Slots};
-use crate::config::{ConnectionLimits, OperatorAddress};
+use crate::config::{ConnectionLimits, OperatorAddress, RequestLimits};
+use crate::endpoint::BodyKind;
 use crate::error::Refusal;
 use crate::gate::HeadFault;
-use crate::operator::{Caller, MAX_BODY, OperatorApi, Transport};
+use crate::operator::{self, Caller, MAX_BODY, OperatorApi, Transport};
 use crate::reply::Reply;
+use crate::request::{ReceivedBody, read_body};
 use crate::rights;
 
 /// The maximum number of open connections for each address.
@@ -48,16 +50,6 @@ pub const CONNECTIONS: usize = 64;
 ///
 /// Larger: forgotten connections hold descriptors for longer. Smaller: callers reconnect more often.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// How long a body may take.
-///
-/// Larger: a caller that sends a byte now and then holds memory for longer. Smaller: a large batch over a slow line fails.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// How long the next bytes of a body may take, the first ones included.
-///
-/// Larger: a caller that sends nothing more holds a connection for longer. Smaller: a line that falters fails.
-const BODY_PAUSE: Duration = Duration::from_secs(5);
 
 /// The mode of the socket: its owner and its group are the operator.
 const SOCKET_MODE: u32 = 0o660;
@@ -205,7 +197,10 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
                 Err(refused) => return Ok::<_, Infallible>(respond(refused)),
             };
             // A task of its own: a change that was begun is finished although the caller has gone.
-            let answering = tokio::spawn(async move { respond(api.answer(&caller, &head, body).await) });
+            let answering = tokio::spawn(async move {
+                let ReceivedBody { bytes, permit: _permit } = body;
+                respond(api.answer(&caller, &head, bytes).await)
+            });
             Ok(answering.await.unwrap_or_else(|_| failed()))
         }
     });
@@ -224,8 +219,8 @@ async fn read(
     transport: &Transport,
     api: &OperatorApi,
     busy: &Busy,
-) -> Result<(Caller, request::Parts, Bytes), Reply> {
-    let (head, body) = request.into_parts();
+) -> Result<(Caller, request::Parts, ReceivedBody), Reply> {
+    let (head, mut body) = request.into_parts();
     if let Some(fault) = head.extensions.get::<HeadFault>() {
         return Err(Refusal::from(*fault).reply());
     }
@@ -237,43 +232,14 @@ async fn read(
     // Before the body is read, so that a caller without a token occupies no memory.
     let caller = api.identify(transport, &head).await?;
     if body.is_end_stream() {
-        return Ok((caller, head, Bytes::new()));
+        return Ok((caller, head, ReceivedBody::default()));
     }
+    let kind = operator::ENDPOINTS.find(&head.method, head.uri.path()).map_or(BodyKind::None, |it| it.endpoint.body);
     busy.read_on();
-    let body = timeout(BODY_TIMEOUT, collect(body)).await.unwrap_or(Err(BodyFault::Late)).map_err(BodyFault::reply)?;
+    let body = read_body(kind, &head.headers, &mut body, MAX_BODY, &RequestLimits::default(), &api.memory).await;
+    let body = body.map_err(|refusal| refusal.reply())?;
     busy.answer();
     Ok((caller, head, body))
-}
-
-/// Why there is no body.
-enum BodyFault {
-    TooLarge,
-    Broken,
-    Late,
-}
-
-impl BodyFault {
-    fn reply(self) -> Reply {
-        let (status, text) = match self {
-            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, &*format!("The body is larger than {MAX_BODY} bytes")),
-            Self::Broken => (StatusCode::BAD_REQUEST, "The body can't be read"),
-            Self::Late => (StatusCode::REQUEST_TIMEOUT, "The body did not arrive in time"),
-        };
-        Reply::json(status, &json!({ "message": text }))
-    }
-}
-
-async fn collect(body: Incoming) -> Result<Bytes, BodyFault> {
-    let mut body = Limited::new(body, MAX_BODY);
-    let mut collected = BytesMut::new();
-    while let Some(frame) = timeout(BODY_PAUSE, body.frame()).await.map_err(|_| BodyFault::Late)? {
-        let frame = frame
-            .map_err(|error| if error.is::<LengthLimitError>() { BodyFault::TooLarge } else { BodyFault::Broken })?;
-        if let Some(bytes) = frame.data_ref() {
-            collected.extend_from_slice(bytes);
-        }
-    }
-    Ok(collected.freeze())
 }
 
 /// A panic, which the runtime has logged.

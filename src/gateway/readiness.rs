@@ -118,8 +118,13 @@ impl ReadinessParts {
                 0 => None,
                 count => Some(format!("DNS can't be asked for {count}; check the resolvers")),
             };
+            let without_account = match domains.without_account() {
+                0 => None,
+                1 => Some("a CA has deactivated the account: 1 waits for `formgate acme account new`".to_owned()),
+                more => Some(format!("a CA has deactivated the account: {more} wait for `formgate acme account new`")),
+            };
             let trouble = domains.trouble().map(|cause| format!("can't be checked or renewed: {cause}"));
-            let faults = [trouble, Some(failing).filter(|failing| failing != OK), account, unasked];
+            let faults = [trouble, Some(failing).filter(|failing| failing != OK), account, without_account, unasked];
             let faults: Vec<_> = faults.into_iter().flatten().collect();
             let state = if faults.is_empty() { OK.to_owned() } else { faults.join("; ") };
             parts.insert("domains", state);

@@ -68,7 +68,7 @@ impl NotADomain {
             Self::IpAddress => return None,
             Self::Empty => "it is empty",
             Self::HasUrlParts => "expected only a name, without scheme, port or path",
-            Self::Wildcard => "a wildcard is not a host: list each name",
+            Self::Wildcard => "wildcards are not supported; list each name",
             Self::EmptyLabel => "a label is empty: there are two dots in a row, or one in front",
             Self::LongLabel => "a label has at most 63 characters",
             Self::LongName => "a name has at most 253 characters",

@@ -1,11 +1,15 @@
 //! Resource usage of the process, under the names that all Prometheus client libraries use.
 //!
-//! Read from `/proc` on each scrape. The `prometheus` crate could do that itself, but depends on an old `procfs`,
-//! which would bring second copies of dependencies.
+//! Read from `/proc` on each scrape, by proc(5). The `prometheus` crate could do that itself, but depends on `procfs`, which reads
+//! everything else too and takes longer to compile than tokio.
+
+use std::{fs, io};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, Gauge, IntGauge, Opts};
+use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::process::{Resource, getrlimit};
 
 /// Reads the figures of this process.
 #[derive(Debug)]
@@ -48,25 +52,49 @@ impl Process {
     }
 
     /// Updates all figures. Those that can't be read keep their last value.
-    fn read(&self) -> procfs::ProcResult<()> {
+    fn read(&self) -> io::Result<()> {
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        let process = procfs::process::Process::myself()?;
-        let stat = process.stat()?;
-        let ticks = procfs::ticks_per_second();
+        let text = fs::read_to_string("/proc/self/stat")?;
+        // The name of the program comes before, in parentheses, and may contain anything.
+        let (_, rest) = text.rsplit_once(')').ok_or(io::ErrorKind::InvalidData)?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        // By its number in proc_pid_stat(5); the first of these is the third.
+        let field = |number: usize| {
+            let number = fields.get(number - 3).and_then(|field| field.parse::<u64>().ok());
+            number.ok_or(io::ErrorKind::InvalidData)
+        };
+        let [cpu, threads, start, virtual_bytes, resident_pages] =
+            [field(14)? + field(15)?, field(20)?, field(22)?, field(23)?, field(24)?];
+        let ticks = clock_ticks_per_second();
         // Seconds of CPU time are exact in a float for longer than any process runs.
         #[expect(clippy::cast_precision_loss, reason = "ticks and seconds stay far below 2^52")]
         let seconds = |ticks_passed: u64| ticks_passed as f64 / ticks as f64;
-        self.cpu_seconds.inc_by((seconds(stat.utime + stat.stime) - self.cpu_seconds.get()).max(0.0));
-        #[expect(clippy::cast_precision_loss, reason = "as above")]
-        self.start_seconds.set(procfs::boot_time_secs()? as f64 + seconds(stat.starttime));
-        self.threads.set(stat.num_threads);
-        self.virtual_bytes.set(whole(stat.vsize));
-        self.resident_bytes.set(whole(stat.rss.saturating_mul(procfs::page_size())));
-        self.open_fds.set(whole(process.fd_count()? as u64));
-        if let procfs::process::LimitValue::Value(most) = process.limits()?.max_open_files.soft_limit {
+        self.cpu_seconds.inc_by((seconds(cpu) - self.cpu_seconds.get()).max(0.0));
+        self.start_seconds.set(boot_seconds()? + seconds(start));
+        self.threads.set(whole(threads));
+        self.virtual_bytes.set(whole(virtual_bytes));
+        self.resident_bytes.set(whole(resident_pages.saturating_mul(page_size() as u64)));
+        self.open_fds.set(whole(count_open_files()?));
+        if let Some(most) = getrlimit(Resource::Nofile).current {
             self.max_fds.set(whole(most));
         }
         Ok(())
+    }
+}
+
+/// When the machine started, in seconds since 1970.
+fn boot_seconds() -> io::Result<f64> {
+    let text = fs::read_to_string("/proc/stat")?;
+    let found = text.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
+    found.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Since Linux 6.2 the folder says how many it has. Before, they are counted, which takes milliseconds with thousands.
+fn count_open_files() -> io::Result<u64> {
+    const FILES: &str = "/proc/self/fd";
+    match fs::metadata(FILES)?.len() {
+        0 => Ok(fs::read_dir(FILES)?.count() as u64),
+        count => Ok(count),
     }
 }
 

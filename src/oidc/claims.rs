@@ -45,8 +45,16 @@ impl Claims {
     /// may be able to choose it.
     pub(super) fn get(&self, name: &str) -> Option<&Value> {
         let counts = name != "email" || self.is_verified;
-        self.all.get(name).filter(|value| counts && !value.is_null())
+        find(&self.all, name).filter(|value| counts && !value.is_null())
     }
+}
+
+/// A claim by its name, or by the names that lead to it, with dots between them: `realm_access.roles`. A longer name of a claim
+/// wins over a shorter one, so a name that has dots itself, such as `https://example.com/roles`, is found as it is written.
+fn find<'c>(claims: &'c Value, name: &str) -> Option<&'c Value> {
+    let claims = claims.as_object()?;
+    let dots = name.rmatch_indices('.').map(|(dot, _)| dot);
+    claims.get(name).or_else(|| dots.filter_map(|dot| find(claims.get(&name[..dot])?, &name[dot + 1..])).next())
 }
 
 /// Whether the e-mail address is the person's. Some providers send `email_verified` as a text or a number, which may mean
@@ -73,4 +81,47 @@ fn is_plain(address: &str) -> bool {
 /// Whether a name has one of the characters that are, or look like, the `@` of an address.
 fn looks_like_an_address(name: &str) -> bool {
     name.contains(['@', '\u{FE6B}', '\u{FF20}'])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_claim_is_found_by_its_own_name_or_by_the_names_that_lead_to_it() {
+        let claims = json!({
+            "roles": ["top"],
+            "realm_access": { "roles": ["nested"], "more": { "deep": "deeper" }, "none": null },
+            "realm_access.roles": ["written"],
+            "https://example.com/roles": ["namespaced"],
+            "https://example.com/app": { "roles.of.forms": ["both"] },
+            "a": { "b.c": 1, "b": { "c": 2, "d": 3 } },
+            "a.b": { "c": 4 },
+            "x": { "y": { "z": 5 } },
+            "x.y": 6,
+            "text": "a.b",
+            "list": [{ "roles": 7 }],
+        });
+        for (name, value) in [
+            ("roles", json!(["top"])),
+            ("realm_access.roles", json!(["written"])),
+            ("realm_access.more.deep", json!("deeper")),
+            ("realm_access.none", Value::Null),
+            ("https://example.com/roles", json!(["namespaced"])),
+            ("https://example.com/app.roles.of.forms", json!(["both"])),
+            ("a.b.c", json!(4)),
+            ("a.b.d", json!(3)),
+            // The shorter names are tried where the longer ones lead nowhere.
+            ("x.y.z", json!(5)),
+        ] {
+            assert_eq!(find(&claims, name), Some(&value), "{name}");
+        }
+        for name in
+            ["", ".", "roles.", ".roles", "realm_access.", "realm_access.none.x", "text.a", "list.0.roles", "b.c"]
+        {
+            assert_eq!(find(&claims, name), None, "{name}");
+        }
+    }
 }

@@ -11,7 +11,8 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::Value;
 
 use super::id_token::{IdTokenError, TokenHead, algorithm_of};
-use super::{Endpoint, OidcError, without_mark};
+use super::{Endpoint, OidcError};
+use crate::json_text::without_mark;
 
 /// How many keys are tried for a token that names none.
 ///

@@ -3,7 +3,8 @@
 use serde_json::Value;
 use url::Url;
 
-use super::{Endpoint, OidcError, without_mark};
+use super::{Endpoint, OidcError};
+use crate::json_text::without_mark;
 use crate::outbound::Target;
 
 /// What is appended to an issuer.

@@ -19,8 +19,9 @@ use super::claims::Claims;
 use super::id_token::{self, CLOCK_SKEW, IdTokenError};
 use super::keys::KeySet;
 use super::metadata::{self, ClientAuthentication, Metadata};
-use super::{Endpoint, OidcError, SignInAttempt, known_code, without_mark};
+use super::{Endpoint, OidcError, SignInAttempt, known_code};
 use crate::config::OidcConfig;
+use crate::json_text::without_mark;
 use crate::outbound::{Client, Target};
 use crate::store::AdminRole;
 

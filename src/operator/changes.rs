@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::Call;
 use super::refusal::OperatorRefusal;
 use crate::domains::describe_event;
+use crate::instant::Rfc3339Micros;
 use crate::reply::Reply;
 use crate::store::registry::{Feed, InvalidMark, RegistryMark, RegistryRow};
 
@@ -79,7 +80,7 @@ fn describe_row(row: &RegistryRow) -> Value {
         "revision": row.revision,
         "slug": row.slug,
         "type": if row.text.is_some() { "put" } else { "removed" },
-        "at": row.changed_at,
+        "at": Rfc3339Micros(row.changed_at),
         "by": row.changed_by,
     })
 }

@@ -13,7 +13,9 @@ use super::Call;
 use super::refusal::OperatorRefusal;
 use crate::config::registered::json::Faults;
 use crate::config::{RegisteredTenant, TenantConfig};
+use crate::instant::Rfc3339Micros;
 use crate::reply::Reply;
+use crate::shares::Share;
 use crate::store::{
     self, AdminLink, AdminRole, FormReach, LimitFault, ListFault, Networks, Scopes, Store, StoreError, TokenLimits,
     with_causes,
@@ -102,7 +104,6 @@ struct LinkBody {
 
 /// `POST /v1/tenants/{slug}/tokens`.
 pub(super) async fn create_token(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
-    let slug = call.slug();
     call.query()?;
     let body: TokenBody = call.body()?;
     let form_key = match call.head.headers.get(IDEMPOTENCY_KEY).map(|value| value.to_str()) {
@@ -112,7 +113,7 @@ pub(super) async fn create_token(call: &Call<'_>) -> Result<Reply, OperatorRefus
             return Err(OperatorRefusal::Malformed("Idempotency-Key must be 1 to 200 visible characters".to_owned()));
         }
     };
-    let tenant = find(call, slug).await?;
+    let tenant = find(call, call.slug()).await?;
     let limits = body.limits(tenant.requests_per_minute)?;
     let TokenBody { name, expires_at, .. } = body;
     let _share = call.begin_to_use_database().await?;
@@ -152,8 +153,23 @@ pub(super) async fn create_link(call: &Call<'_>) -> Result<Reply, OperatorRefusa
     Ok(Reply::json(StatusCode::CREATED, &json!({ "data": created? })))
 }
 
+/// The tenant in the path with its database, opened for one call, and the call's share of the waiting ones.
+pub(super) struct OpenTenant<'c> {
+    pub(super) tenant: Arc<TenantConfig>,
+    pub(super) store: Store,
+    pub(super) share: Share<'c>,
+}
+
+/// Opens the database of the tenant in the path.
+pub(super) async fn open_tenant<'c>(call: &'c Call<'_>) -> Result<OpenTenant<'c>, OperatorRefusal> {
+    let tenant = find(call, call.slug()).await?;
+    let share = call.begin_to_use_database().await?;
+    let store = open_own(call, &tenant).await?;
+    Ok(OpenTenant { tenant, store, share })
+}
+
 /// A tenant of a file or of the registry, also one that this node does not serve yet.
-async fn find(call: &Call<'_>, slug: &str) -> Result<Arc<TenantConfig>, OperatorRefusal> {
+pub(super) async fn find(call: &Call<'_>, slug: &str) -> Result<Arc<TenantConfig>, OperatorRefusal> {
     if let Some(config) = call.api.directory.load().config(slug) {
         return Ok(Arc::clone(config));
     }
@@ -181,8 +197,7 @@ pub(super) async fn new_token(
             call.api.announce_tokens(&tenant.slug).await;
             let shown = token.shown();
             let value = token.expose();
-            let mut token =
-                json!({ "id": id, "name": name, "prefix": shown, "token": value, "expires_at": expires_at });
+            let mut token = json!({ "id": id, "name": name, "prefix": shown, "token": value, "expires_at": expires_at.map(Rfc3339Micros) });
             token.as_object_mut().expect("it is one").extend(limits);
             Ok((token, true))
         }
@@ -220,7 +235,9 @@ pub(super) async fn new_link(
     let link = AdminLink { email, name, role, expires_at: now + valid, identity: None };
     let created = sign_in_link::create(store, &area, &link, now, &call.caller.actor()).await;
     let url = created.map_err(|error| of_tenant(tenant, &error))?;
-    Ok(json!({ "url": url, "email": link.email, "role": link.role.as_str(), "expires_at": link.expires_at }))
+    Ok(
+        json!({ "url": url, "email": link.email, "role": link.role.as_str(), "expires_at": Rfc3339Micros(link.expires_at) }),
+    )
 }
 
 /// Where the administration area of a tenant is, if it is switched on.
@@ -244,7 +261,7 @@ async fn open(tenant: &TenantConfig) -> Result<Store, StoreError> {
 ///
 /// # Errors
 /// 503 if it can't be used; 409 if another tenant has it.
-async fn open_own(call: &Call<'_>, tenant: &TenantConfig) -> Result<Store, OperatorRefusal> {
+pub(super) async fn open_own(call: &Call<'_>, tenant: &TenantConfig) -> Result<Store, OperatorRefusal> {
     let store = open(tenant).await.map_err(|error| of_tenant(tenant, &error))?;
     match owner_of(call, tenant, &store).await {
         Ok(None) => Ok(store),
@@ -308,7 +325,7 @@ fn words(tenant: &TenantConfig, error: &StoreError) -> String {
     format!("{}; {}", with_causes(error), store::remedy(error, &tenant.database, &tenant.slug))
 }
 
-fn of_tenant(tenant: &TenantConfig, error: &StoreError) -> OperatorRefusal {
+pub(super) fn of_tenant(tenant: &TenantConfig, error: &StoreError) -> OperatorRefusal {
     OperatorRefusal::TenantDatabase {
         cause: format!("The database of `{}` can't be used: {}", tenant.slug, words(tenant, error)),
     }

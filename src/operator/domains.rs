@@ -9,11 +9,15 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
 use super::Call;
+use super::credentials::{find, of_tenant, open_own};
 use super::nodes::wait_for;
 use super::refusal::OperatorRefusal;
-use crate::domains::{Claimed, DomainClaim, await_check, chosen, claim, describe, describe_unwatched};
+use crate::domains::{
+    Claimed, DomainClaim, await_check, chosen, claim, describe, describe_unwatched, entry_of_added, entry_of_removed,
+};
 use crate::host::HostName;
 use crate::reply::Reply;
+use crate::store::AuditEntry;
 use crate::store::registry::{DomainFilter, DomainRecord, DomainState, Requester};
 
 /// The largest and the default number of domains in a list.
@@ -95,7 +99,10 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let text = decoded(host);
     let host = call.with_editor(|editor| editor.check_domain(slug, &text)).await??;
     let registry = call.api.registry().await?;
-    let Claimed { claim, domain, first_look } = claim(registry, slug, &host).await?;
+    let Claimed { claim, domain, is_new, first_look } = claim(registry, slug, &host).await?;
+    if is_new {
+        record(call, entry_of_added(&host, claim == DomainClaim::Contested)).await;
+    }
     let (status, revision) = match claim {
         DomainClaim::Added(revision) => (StatusCode::CREATED, revision),
         DomainClaim::Same(revision) => (StatusCode::OK, revision),
@@ -164,6 +171,7 @@ pub(super) async fn remove(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     };
     call.api.following()?.look_soon();
     domains.wake();
+    record(call, entry_of_removed(&host)).await;
     tracing::info!(
         tenant = slug,
         host = host.as_str(),
@@ -174,6 +182,24 @@ pub(super) async fn remove(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let behind = wait_for(call, registry, revision, &[slug], wait).await.map_err(after_write)?;
     let data = json!({ "host": host.as_str(), "tenant": slug, "revision": revision });
     Ok(served(StatusCode::OK, &data, &behind))
+}
+
+/// Writes a change into the audit log of the tenant. The change is in the registry, so it is there also if the database of the
+/// tenant is not.
+async fn record(call: &Call<'_>, entry: AuditEntry) {
+    // Without room too: the change is made already.
+    let _share = call.api.waits.begin(&call.caller.name);
+    let recording = async {
+        let tenant = find(call, call.slug()).await?;
+        let store = open_own(call, &tenant).await?;
+        let recorded = store.audit(&call.caller.actor(), entry, Timestamp::now()).await;
+        store.close().await;
+        recorded.map_err(|error| of_tenant(&tenant, &error))
+    };
+    if let Err(refusal) = recording.await {
+        let (tenant, cause) = (call.slug(), refusal.message());
+        tracing::warn!(tenant, cause, "could not write a change of a domain to the audit log of the tenant");
+    }
 }
 
 /// `POST /v1/domains/{host}/check`.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::Call;
 use super::refusal::OperatorRefusal;
+use crate::instant::Rfc3339Micros;
 use crate::reply::Reply;
 use crate::store::Registry;
 use crate::store::registry::NodeRecord;
@@ -29,8 +30,8 @@ fn as_json(node: &NodeRecord) -> Value {
         "live": node.is_live,
         "refused": node.refused,
         "refused_count": node.refused_count,
-        "started_at": node.started_at,
-        "seen_at": node.seen_at,
+        "started_at": Rfc3339Micros(node.started_at),
+        "seen_at": Rfc3339Micros(node.seen_at),
     })
 }
 

@@ -30,6 +30,8 @@ pub(super) enum OperatorRefusal {
     MethodNotAllowed { allow: &'static str },
     /// 404: no such tenant.
     UnknownTenant { slug: String },
+    /// 404: the tenant has no such token or session.
+    Unknown { what: &'static str, id: String },
     /// 404: the tenant has no such host.
     UnknownDomain { host: String },
     /// 404: its owner has not proved it yet.
@@ -41,7 +43,7 @@ pub(super) enum OperatorRefusal {
     /// 409: it belongs to a file or to another tenant.
     Conflict { key: String, message: String },
     /// 412: `If-Match` or `If-None-Match` does not hold.
-    Precondition { revision: Option<i64> },
+    Precondition { slug: String, expected: Option<i64>, revision: Option<i64> },
     /// 409: there is nothing to write to.
     NoRegistry,
     /// 409: this node does not write to the registry.
@@ -102,7 +104,7 @@ impl OperatorRefusal {
                 let key = format!("{}{key}", tenant.map_or("", |(prefix, _)| prefix));
                 Self::Conflict { key, message: format!("{what} is that of the tenant `{owner}`") }
             }
-            WriteRefused::NotAsExpected { revision, .. } => Self::Precondition { revision },
+            WriteRefused::NotAsExpected { slug, expected, revision } => Self::Precondition { slug, expected, revision },
             WriteRefused::TooManyUnproved => Self::of("host", refused.to_string()),
             WriteRefused::Store(error) => Self::Registry(error.into()),
         }
@@ -131,6 +133,12 @@ impl OperatorRefusal {
         Self::Faults(Faults::from([(key.to_owned(), vec![message.into()])]))
     }
 
+    /// What its reply says.
+    pub(super) fn message(self) -> String {
+        let body: Value = serde_json::from_slice(&self.reply().body).unwrap_or_default();
+        body["message"].as_str().unwrap_or_default().to_owned()
+    }
+
     pub(super) fn reply(self) -> Reply {
         match self {
             Self::Unauthenticated => message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
@@ -147,6 +155,7 @@ impl OperatorRefusal {
                 message(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed").with_header(ALLOW, allow)
             }
             Self::UnknownTenant { slug } => message(StatusCode::NOT_FOUND, &format!("There is no tenant `{slug}`")),
+            Self::Unknown { what, id } => message(StatusCode::NOT_FOUND, &format!("There is no {what} `{id}`")),
             Self::UnknownDomain { host } => message(StatusCode::NOT_FOUND, &format!("There is no domain `{host}`")),
             Self::UnprovedDomain { host } => {
                 message(StatusCode::NOT_FOUND, &format!("The domain `{host}` is not proved yet"))
@@ -154,8 +163,13 @@ impl OperatorRefusal {
             Self::Malformed(text) => message(StatusCode::BAD_REQUEST, &text),
             Self::Faults(faults) => with_errors(StatusCode::UNPROCESSABLE_ENTITY, &faults),
             Self::Conflict { key, message } => with_errors(StatusCode::CONFLICT, &Faults::from([(key, vec![message])])),
-            Self::Precondition { revision } => {
-                let body = json!({ "message": "The tenant was changed meanwhile", "revision": revision });
+            Self::Precondition { slug, expected, revision } => {
+                let text = match (expected, revision) {
+                    (None, _) => format!("The tenant `{slug}` exists"),
+                    (Some(_), None) => format!("There is no tenant `{slug}`"),
+                    (Some(_), Some(_)) => format!("The tenant `{slug}` was changed meanwhile"),
+                };
+                let body = json!({ "message": text, "revision": revision });
                 Reply::json(StatusCode::PRECONDITION_FAILED, &body)
             }
             Self::NoRegistry => message(

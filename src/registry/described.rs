@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::config::registered::json;
+use crate::instant::Rfc3339Micros;
 use crate::store::registry::RegistryRow;
 
 /// A tenant, with the keys of its table.
@@ -12,7 +13,7 @@ pub fn describe(row: &RegistryRow) -> Value {
         "slug": row.slug,
         "owner": "registry",
         "revision": row.revision,
-        "changed_at": row.changed_at,
+        "changed_at": Rfc3339Micros(row.changed_at),
         "changed_by": row.changed_by,
         "added_domains": row.domains,
         "tenant": row.text.as_deref().and_then(json::from_text),

@@ -10,8 +10,9 @@ use hyper::body::{Body, Incoming};
 use tokio::time::{Instant, timeout_at};
 
 use super::body_buffer::{BodyBuffer, ReceivedBody, YIELD_AFTER};
-use super::coding::Coding;
+use super::coding::{Coding, DeclaredFormat};
 use crate::config::RequestLimits;
+use crate::endpoint::BodyKind;
 use crate::error::Refusal;
 use crate::memory::MemoryShare;
 
@@ -19,6 +20,25 @@ use crate::memory::MemoryShare;
 ///
 /// Larger: one step takes longer than other requests should wait. Smaller: large bodies are copied in more steps.
 const PIECE: usize = 4 * 1024;
+
+/// Reads the body of an endpoint in one of the formats that its head may declare: JSON, plain or compressed. A body that no
+/// endpoint reads may be anything.
+pub(crate) async fn read_for(
+    kind: BodyKind,
+    headers: &HeaderMap,
+    body: &mut Incoming,
+    limit: usize,
+    limits: &RequestLimits,
+    share: &MemoryShare,
+) -> Result<ReceivedBody, Refusal> {
+    let is_read = kind != BodyKind::None && !body.is_end_stream();
+    let declared = if is_read { DeclaredFormat::of(headers)? } else { DeclaredFormat::JSON };
+    let received = read(headers, body, declared.coding, limit, limits, share).await?;
+    if is_read {
+        declared.check(&received.bytes)?;
+    }
+    Ok(received)
+}
 
 /// Reads a body of at most `limit` bytes, before and after decoding. A body whose declared length exceeds the limit
 /// or the free memory is refused before anything is read, so a client that waits for `100 Continue` sends nothing.

@@ -56,11 +56,11 @@ const MEMBER_COST: usize = 1024;
 
 /// A completely read body.
 #[derive(Debug, Default)]
-pub(super) struct ReceivedBody {
+pub(crate) struct ReceivedBody {
     /// The decoded bytes.
-    pub(super) bytes: Bytes,
+    pub(crate) bytes: Bytes,
     /// The reservation for serving it.
-    pub(super) permit: Option<MemoryPermit>,
+    pub(crate) permit: Option<MemoryPermit>,
 }
 
 /// The decoded bytes so far.

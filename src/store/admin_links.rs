@@ -10,6 +10,7 @@ use super::audit::{self, Actor, AuditEntry, Identity};
 use super::engine::{Transaction, retry};
 use super::statement::{Row, Sql, sql};
 use super::{Store, StoreError};
+use crate::instant::Rfc3339Micros;
 
 /// What an administrator may do in the administration area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +87,7 @@ impl Store {
         retry::run(|| async move {
             let mut transaction = self.database.begin().await?;
             insert(&mut transaction, digest, link, now).await?;
-            let details = json!({ "role": link.role.as_str(), "expires_at": audit::instant(link.expires_at) });
+            let details = json!({ "role": link.role.as_str(), "expires_at": Rfc3339Micros(link.expires_at) });
             let entry = AuditEntry { action: "admin.link", subject: link.email.clone(), details };
             audit::append(&mut transaction, by, entry, now).await?;
             Ok(transaction.commit().await?)

@@ -19,9 +19,9 @@ const UNUSED: SignedDuration = SignedDuration::from_hours(90 * 24);
 pub struct TokenCounts {
     /// Neither revoked nor expired.
     pub active: i64,
-    /// Of these, those that expire within 14 days.
+    /// Of these, those that expire within 14 days and are not replaced.
     pub expire_soon: i64,
-    /// Of these, those that were neither used nor created within 90 days.
+    /// Of these, those that were neither used nor created within 90 days and are not replaced.
     pub unused: i64,
 }
 
@@ -30,9 +30,9 @@ pub struct TokenCounts {
 pub enum TokenFilter {
     /// Those that are neither revoked nor expired.
     Active,
-    /// Of these, those that expire within 14 days.
+    /// Of these, those that expire within 14 days and are not replaced.
     ExpireSoon,
-    /// Of these, those that were neither used nor created within 90 days.
+    /// Of these, those that were neither used nor created within 90 days and are not replaced.
     Unused,
     /// Every one.
     All,
@@ -106,9 +106,27 @@ impl Store {
 }
 
 fn expires_soon(now: Timestamp) -> Sql {
-    sql!("expires_at <= {soon}", soon = now + EXPIRES_SOON)
+    sql!(
+        "expires_at <= {soon} AND {+is_not_replaced}",
+        soon = now + EXPIRES_SOON,
+        is_not_replaced = is_not_replaced(now)
+    )
 }
 
 fn is_unused(now: Timestamp) -> Sql {
-    sql!("coalesce(last_used_at, created_at) < {long_ago}", long_ago = now - UNUSED)
+    sql!(
+        "coalesce(last_used_at, created_at) < {long_ago} AND {+is_not_replaced}",
+        long_ago = now - UNUSED,
+        is_not_replaced = is_not_replaced(now)
+    )
+}
+
+/// No active token replaces it: one that was rotated ends by itself. The list is read once, not for each token.
+fn is_not_replaced(now: Timestamp) -> Sql {
+    sql!(
+        "id NOT IN (
+           SELECT replaces FROM tokens WHERE replaces IS NOT NULL AND {+is_active}
+           {scans: an account has few tokens that are valid})",
+        is_active = is_active(now),
+    )
 }

@@ -22,6 +22,7 @@ pub use self::verdict::AuditVerdict;
 use super::engine::{Transaction, retry};
 use super::statement::{Row, Sql, sql};
 use super::{Store, StoreError};
+use crate::instant::Rfc3339Micros;
 
 /// Through what a change was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +148,7 @@ impl AuditRecord {
         let digest: String = self.digest.iter().map(|byte| format!("{byte:02x}")).collect();
         json!({
             "id": self.id,
-            "at": self.at.to_string(),
+            "at": Rfc3339Micros(self.at),
             "actor": self.actor,
             "source": self.source,
             "network": self.network,
@@ -172,11 +173,6 @@ impl AuditRecord {
             salts: [row.get(9)?, row.get(10)?, row.get(11)?, row.get(12)?],
         })
     }
-}
-
-/// An instant in the details of a row, with the precision of what is stored.
-pub(super) fn instant(at: Timestamp) -> String {
-    Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at).to_string()
 }
 
 /// Adds a row within the transaction of the change. Call it last: it locks the end of the log until the commit. The

@@ -2,7 +2,7 @@
 
 use super::derived::settle::keyword_indexes;
 use super::engine::{PG_TRGM, PUBLICATION, ROW_SECURITY};
-use super::schema::{SchemaDifference, SchemaDifferences};
+use super::schema::{Migration, Progress, SchemaDifference, SchemaDifferences};
 use super::statement::Dialect;
 use super::{Store, StoreError, schema};
 
@@ -16,6 +16,12 @@ pub enum DatabaseConcern {
         found: i64,
         /// The newest that this program knows.
         known: i64,
+    },
+    /// Migrations that wait for `--finish` were not applied.
+    #[error("the second step of a migration was not run yet: {steps}")]
+    Unfinished {
+        /// The names of the migrations.
+        steps: String,
     },
     /// Postgres lacks the extension of keyword searches, or the index that needs it.
     #[error("the trigram index is missing, so every keyword search reads all documents")]
@@ -48,6 +54,10 @@ impl DatabaseConcern {
             Self::NewerSchema { .. } => {
                 "run the version of formgate that migrated it, once every node is replaced".to_owned()
             }
+            Self::Unfinished { .. } => format!(
+                "run `formgate migrate --finish --tenant {slug}` once no node of an older version remains: until then, the \
+                 database keeps what only those need"
+            ),
             Self::NoTrigramIndex { has_extension: false } => format!("{PG_TRGM} `formgate migrate --tenant {slug}`"),
             Self::NoTrigramIndex { has_extension: true } | Self::NoPairIndex => {
                 format!("run `formgate reindex --tenant {slug}`, which creates it")
@@ -66,7 +76,9 @@ impl DatabaseConcern {
     #[must_use]
     pub fn is_altered(&self) -> bool {
         match self {
-            Self::NewerSchema { .. } | Self::NoTrigramIndex { .. } | Self::NoPairIndex => false,
+            Self::NewerSchema { .. } | Self::Unfinished { .. } | Self::NoTrigramIndex { .. } | Self::NoPairIndex => {
+                false
+            }
             Self::Altered(_) | Self::Damaged(_) | Self::Publication(_) | Self::RowSecurity(_) => true,
         }
     }
@@ -78,12 +90,23 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn concerns(&self) -> Result<Vec<DatabaseConcern>, StoreError> {
+        self.concerns_by(&schema::MIGRATIONS).await
+    }
+
+    /// The same for other migrations than those of the program, which a test has made up.
+    ///
+    /// # Errors
+    /// Those of [`Self::concerns`].
+    pub async fn concerns_by(&self, migrations: &[Migration]) -> Result<Vec<DatabaseConcern>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut concerns = Vec::new();
-        let found = schema::version(&mut reader).await?;
-        let known = schema::newest(&schema::MIGRATIONS);
+        let Progress { found, unfinished } = schema::progress(&mut reader, migrations).await?;
+        let known = schema::newest(migrations);
         if found > known {
             concerns.push(DatabaseConcern::NewerSchema { found, known });
+        }
+        if !unfinished.is_empty() {
+            concerns.push(DatabaseConcern::Unfinished { steps: unfinished.join(", ") });
         }
         if self.database.dialect() == Dialect::Postgres {
             let found = keyword_indexes::find(&mut reader).await?;

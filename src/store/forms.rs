@@ -1,6 +1,7 @@
 //! Forms and their fields.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use serde::Deserialize;
 
@@ -94,6 +95,30 @@ impl Store {
         );
         let row = self.fetch_list(reader, start.with_skipped(sql)).await?;
         Ok(Page { items: row.records(2)?, total: not_negative(row.get(0)?) })
+    }
+
+    /// The names of forms by id, as far as there are such forms.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn list_form_names(&self, ids: &[i64]) -> Result<HashMap<i64, String>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let rows = reader.fetch_all(sql!("SELECT id, name FROM forms WHERE id {in ids}", ids)).await?;
+        rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
+    }
+
+    /// The names of the forms of submissions, by the submission's id, as far as there are such submissions.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn list_form_names_of(&self, submissions: &[i64]) -> Result<HashMap<i64, String>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let sql = sql!(
+            "SELECT s.id, f.name FROM submissions s JOIN forms f ON f.id = s.form_id WHERE s.id {in submissions}",
+            submissions,
+        );
+        let rows = reader.fetch_all(sql).await?;
+        rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
     }
 
     /// One form by id, which may be disabled or a sub-form.

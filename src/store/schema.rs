@@ -246,6 +246,23 @@ pub(crate) async fn version(reader: &mut PooledConnection) -> Result<i64, sqlx::
     Ok(version_of(&read_applied(reader).await?, &MIGRATIONS))
 }
 
+/// How far a database is migrated by migrations.
+pub(super) struct Progress {
+    /// The version that it is at.
+    pub(super) found: i64,
+    /// The names of the finishing migrations that wait, although nodes of this version serve it.
+    pub(super) unfinished: Vec<&'static str>,
+}
+
+pub(super) async fn progress(reader: &mut PooledConnection, migrations: &[Migration]) -> Result<Progress, sqlx::Error> {
+    let applied = read_applied(reader).await?;
+    let found = version_of(&applied, migrations);
+    let waits = |(version, migration): &(i64, &Migration)| migration.is_finishing && !applied.contains_key(version);
+    // A newer program has finished them, or never had them.
+    let waiting = (1..).zip(migrations).filter(|_| found <= newest(migrations)).filter(waits);
+    Ok(Progress { found, unfinished: waiting.map(|(_, migration)| migration.name).collect() })
+}
+
 /// That of a newer program if the database has one, otherwise the last migration before the first one that it lacks; 0
 /// before its first.
 fn version_of(applied: &Applied, migrations: &[Migration]) -> i64 {

@@ -22,6 +22,7 @@ use super::audit::{self, Actor, AuditEntry};
 use super::engine::{Transaction, retry};
 use super::statement::{Row, Sql, sql};
 use super::{Store, StoreError};
+use crate::instant::Rfc3339Micros;
 
 /// A token to store.
 #[derive(Clone, Debug)]
@@ -108,6 +109,16 @@ impl TokenRecord {
             last_used_network: row.get(11)?,
             limits: TokenLimits::read(row, 12)?,
         })
+    }
+
+    /// Whether it is `active`, `revoked` or `expired`.
+    #[must_use]
+    pub fn state(&self, now: Timestamp) -> &'static str {
+        match self.revoked_at {
+            Some(_) => "revoked",
+            None if self.is_expired(now) => "expired",
+            None => "active",
+        }
     }
 
     /// Whether it has expired.
@@ -222,7 +233,7 @@ fn subject(id: i64) -> String {
 fn details(token: &NewToken) -> Value {
     let mut details = json!({ "name": token.name, "prefix": token.prefix });
     if let Some(expires_at) = token.expires_at {
-        details["expires_at"] = audit::instant(expires_at).into();
+        details["expires_at"] = Rfc3339Micros(expires_at).to_string().into();
     }
     if let Some(replaces) = token.replaces {
         details["replaces"] = replaces.into();

@@ -22,7 +22,7 @@ use jiff::Timestamp;
 
 use super::usage::TokenUsage;
 use super::{TenantDatabase, Token, Tokens, shown_network};
-use crate::store::{Store, TokenUse, UsesNotWritten, with_causes};
+use crate::store::{Store, TokenRecord, TokenUse, UsesNotWritten, with_causes};
 
 const SECONDS_A_MINUTE: i64 = 60;
 
@@ -157,6 +157,16 @@ impl LastUsed {
         let uses = self.lock();
         let last = uses.by_token.get(&token)?;
         Some(last.stored(token))
+    }
+
+    /// Adds the last use that this node has seen to a stored token, if it was not written yet.
+    pub fn complete(&self, token: &mut TokenRecord) {
+        if let Some(latest) = self.latest(token.id)
+            && token.last_used_at.is_none_or(|stored| stored < latest.at)
+        {
+            token.last_used_at = Some(latest.at);
+            (token.last_used_route, token.last_used_network) = (Some(latest.route.to_owned()), latest.network);
+        }
     }
 
     /// Whether a connection may be opened for a write. Once an hour.

@@ -5,6 +5,7 @@ mod browser;
 mod domains;
 mod groups;
 mod languages;
+mod layout;
 mod links;
 mod oidc;
 mod outage;

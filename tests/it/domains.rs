@@ -1,5 +1,6 @@
 //! Domains and their certificates, with a real certificate authority and real DNS; the operator API and the commands.
 
+mod account;
 mod api;
 mod certbot;
 mod claims;

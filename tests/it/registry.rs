@@ -1,5 +1,6 @@
 //! The registry and the operator API: tenants come and go, on every node.
 
+mod accounts;
 mod api;
 mod clock;
 mod commands;
@@ -12,6 +13,7 @@ mod files;
 mod following;
 mod full_disk;
 mod one_database;
+mod one_restored;
 mod outage;
 mod ownership;
 mod ready;

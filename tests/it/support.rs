@@ -18,6 +18,7 @@ pub(crate) mod connection;
 pub(crate) mod database;
 pub(crate) mod description;
 pub(crate) mod dns;
+pub(crate) mod document;
 pub(crate) mod fixture;
 pub(crate) mod folder;
 pub(crate) mod hanging;

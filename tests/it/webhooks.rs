@@ -13,6 +13,7 @@ mod once;
 mod order;
 mod quiet;
 mod reach;
+mod recipes;
 mod replay;
 mod scene;
 mod sealed;

@@ -23,6 +23,7 @@ page! {
     /// A whole file.
     Texts {
         DatesTexts: dates;
+        NumbersTexts: numbers;
         FrameTexts: frame;
         StatesTexts: states;
         RolesTexts: roles;
@@ -77,6 +78,13 @@ page! {
 }
 
 page! {
+    /// How numbers are written.
+    NumbersTexts {
+        Text: thousands;
+    }
+}
+
+page! {
     /// What surrounds each page.
     FrameTexts {
         Text: skip, pages, overview, tokens, webhooks, groups, domains, audit, sessions, viewer,
@@ -115,9 +123,9 @@ page! {
 page! {
     /// The overview.
     OverviewTexts {
-        Text: lead, budget, in_this_minute, remaining, shared, attention, nothing, no_token,
-            first_token;
-        Counted: tokens, webhooks, active, expiring, unused, failing, disabled;
+        Text: lead, budget, in_this_minute, remaining, shared, attention, nothing,
+            nothing_with_domains, no_token, first_token, domain, domains_unknown;
+        Counted: tokens, webhooks, active, expiring, unused, failing, disabled, more_domains;
     }
 }
 
@@ -141,7 +149,7 @@ page! {
 page! {
     /// The fields of the forms of tokens, and what is wrong with them.
     TokenFormsTexts {
-        Text: expires, never, in_30_days, in_90_days, in_a_year, on_a_day, which_day, not_at_all,
+        Text: expires, as_before, never, in_30_days, in_90_days, in_a_year, on_a_day, which_day, not_at_all,
             one_hour, one_day, one_week, no_name, bad_name, refused_name, incomplete, no_choice,
             no_day, bad_day, past_day, far_day, past;
     }
@@ -150,7 +158,7 @@ page! {
 page! {
     /// The page with the value of a new token, and the one for a form that was sent before.
     TokenValueTexts {
-        Text: heading, lead, usage, header, old_until, old_revoked, token, copied, again,
+        Text: heading, lead, address, header, try_it, description, openapi, old_until, old_revoked, token, copied, again,
             again_lead, if_lost, to_token;
     }
 }
@@ -279,8 +287,8 @@ page! {
     /// What is wrong with a domain, in a few words.
     DomainReasonsTexts {
         Text: no_records, not_seen_yet, elsewhere, behind_cdn, caa, dns_broken, dnssec,
-            proof_missing, not_checked_yet, dns_down, taken, claim_expired, ca_refused, ca_limited, expired, ca_down,
-            unreachable;
+            proof_missing, not_checked_yet, dns_down, taken, claim_expired, ca_refused, ca_limited, expired, ca_account,
+            ca_down, unreachable;
     }
 }
 

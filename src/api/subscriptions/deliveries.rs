@@ -4,10 +4,10 @@ use serde::Serialize;
 
 use super::managing::subscription_id;
 use crate::api::id::{Id, IdKind};
-use crate::api::time::Rfc3339Micros;
 use crate::api::{Call, page, query};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
+use crate::instant::Rfc3339Micros;
 use crate::reply::Reply;
 use crate::store::AttemptRecord;
 

@@ -84,6 +84,42 @@ fn every_declared_key_is_read_and_a_fault_of_its_value_has_its_name_and_its_line
     }
 }
 
+/// Whether a key takes a value of this type, whatever it is.
+fn takes(kind: Kind, value: &str) -> bool {
+    match kind {
+        Kind::Boolean => value == "true",
+        Kind::Integer { .. } => false,
+        // The empty list is a fault where an entry is required.
+        Kind::Strings | Kind::Choices(_) => value == "[]",
+        Kind::String => value.starts_with('"'),
+        Kind::Choice(_) => false,
+        Kind::StringsOrTables(_) => value == "[]",
+        Kind::Table(_) | Kind::NamedTables(..) => value.starts_with('{'),
+        Kind::Tables(_) => value.starts_with("[{") || value == "[]",
+    }
+}
+
+#[test]
+fn a_value_that_a_key_does_not_take_is_reported_at_its_line_with_its_name() {
+    let folder = Folder::new();
+    for place in places(include::key::KEYS) {
+        for key in place.keys {
+            for value in ["true", "-1", "0.5", "\"\\u0001 ?\"", "[]", "[1]", "[[\"a\"]]", "{ a = 1 }", "[{ a = 1 }]"] {
+                if takes(key.kind, value) {
+                    continue;
+                }
+                let text = format!("{}{} = {value}\n", headers(&place), key.name);
+                let last = text.lines().count();
+                let problems = folder.load(&text).expect_err("the value is wrong");
+                let is_at_value = |problem: &&Problem| problem.line_and_column().is_some_and(|(line, _)| line == last);
+                let reports: Vec<_> = problems.iter().filter(is_at_value).map(ToString::to_string).collect();
+                let names = |report: &String| report.contains(key.name) && !report.contains("unknown key");
+                assert!(reports.iter().any(names), "{}.{} = {value}: {problems}", place.path, key.name);
+            }
+        }
+    }
+}
+
 #[test]
 fn no_report_shows_a_value_that_may_hold_a_secret() {
     for place in places(include::key::KEYS) {

@@ -117,6 +117,7 @@ fn a_faulty_value_is_reported() {
         ("role_claim", "\"a\\nb\"", "11:14 not a claim"),
         ("role_claim", "\"name\"", "11:14 a claim that users can choose themselves gives no role"),
         ("role_claim", "\"preferred_username\"", "11:14 a claim that users can choose themselves gives no role"),
+        ("role_claim", "\"address.country\"", "11:14 a claim that users can choose themselves gives no role"),
         ("role_claim", "\"upn\"", "11:14 a claim that users can choose themselves gives no role"),
         ("admin_values", "[]", "7:1 no role for any user of the provider"),
         ("admin_values", &format!("[{long}]"), "12:17 not a value of a claim"),

@@ -4,6 +4,7 @@ use std::fs;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair};
 
 use super::{ACME, Folder, GATEWAY};
 use crate::config::WebhookConfig;
@@ -39,10 +40,26 @@ dns_servers = ["10.0.0.2", "10.0.0.3:5353", "fd00::2", "[fd00::3]:5353"]"#;
     assert_eq!(load(&folder, "ca_file = \"both.pem\"").requests.authorities.len(), 2);
 }
 
+/// The certificate of an authority, and one that it has issued for a server.
+fn authority_and_server() -> [String; 2] {
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.distinguished_name.push(DnType::CommonName, "internal");
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
+    let mut server = CertificateParams::new(["hooks.internal".to_owned()]).unwrap();
+    server.distinguished_name = DistinguishedName::new();
+    server.distinguished_name.push(DnType::CommonName, "hooks.internal");
+    let server = server.signed_by(&KeyPair::generate().unwrap(), &authority).unwrap();
+    [authority.pem(), server.pem()]
+}
+
 #[test]
 fn faults_have_a_position() {
     let folder = Folder::new();
     folder.write("empty.pem", "");
+    let [authority, server] = authority_and_server();
+    folder.write("authority.pem", &authority);
+    folder.write("server.pem", authority + &server);
     folder.write("malformed.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
     for (lines, expected) in [
         ("allow_targets = [\"10.0.0.0/8\", \"10.0.0.0/33\"]", "8:32 neither a network nor a host name"),
@@ -54,6 +71,7 @@ fn faults_have_a_position() {
         ("ca_file = \"empty.pem\"", "8:11 no certificate in PEM form"),
         ("ca_file = \"certs/acme.key\"", "8:11 no certificate in PEM form"),
         ("ca_file = \"malformed.pem\"", "8:11 a certificate authority is malformed"),
+        ("ca_file = \"server.pem\"", "8:11 a certificate is not that of a certificate authority"),
         ("dns_servers = [\"dns.internal\"]", "8:16 not the address of a DNS server"),
         ("dns_servers = [\"10.0.0.2:99999\"]", "8:16 not the address of a DNS server"),
         ("secret_key = \"c2hvcnQ=\"", "8:14 not the Base64 of 32 bytes"),
@@ -67,6 +85,11 @@ fn faults_have_a_position() {
         alone.warnings[0].contains("tenants.toml:8:1") && alone.warnings[0].contains("no `secret_key`"),
         "{alone:?}"
     );
+    let report = folder.load(&with_webhooks("ca_file = \"server.pem\"")).unwrap_err().to_string();
+    for words in ["number 2 is for `CN=hooks.internal`", "`CA:TRUE`", "server.pem"] {
+        assert!(report.contains(words), "{words}: {report}");
+    }
+    assert_eq!(load(&folder, "ca_file = \"authority.pem\"").requests.authorities.len(), 1);
     let report = folder.load(&with_webhooks("ca_file = \"none.pem\"")).unwrap_err().to_string();
     assert!(report.contains("No such file") && report.contains("none.pem"), "{report}");
     let report = folder.load(&with_webhooks("ca_file = \"${PASSWORD}\"")).unwrap_err().to_string();

@@ -2,6 +2,8 @@
 //!
 //! Inspects the file system and the kernel's list of locks; opens no file.
 
+use std::fs;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -53,13 +55,9 @@ fn missing_right(file: &Path) -> Option<String> {
     rights::missing(&file, Access::WRITE_OK, "write to").or_else(of_folder)
 }
 
-/// The process that holds the write lock of a file, if the kernel lists it: not on another machine or in another
-/// container.
-#[cfg(target_os = "linux")]
+/// The process that holds the write lock of a file, if the kernel lists it: not on another machine or in another container. Only Linux
+/// has such a list.
 pub(super) fn lock_holder(file: &Path) -> Option<String> {
-    use procfs::process::Process;
-    use procfs::{Current, LockKind, Locks};
-
     /// The bytes that SQLite locks: in WAL mode in the shared memory file, otherwise in the database file (os_unix.c,
     /// os.h).
     const WAL_WRITE_LOCK: u64 = 120;
@@ -67,26 +65,57 @@ pub(super) fn lock_holder(file: &Path) -> Option<String> {
 
     let locks_at = [(next_to(file, SHARED_MEMORY), WAL_WRITE_LOCK), (file.to_owned(), RESERVED_BYTE)];
     let inodes = locks_at.map(|(path, byte)| regular_file::metadata(&path).ok().map(|data| (data.ino(), byte)));
-    let locks = Locks::current().ok()?.0;
-    let holds = |lock: &&procfs::Lock| {
-        matches!(lock.kind, LockKind::Write)
-            && inodes.iter().flatten().any(|(inode, byte)| {
-                lock.inode == *inode && lock.offset_first <= *byte && lock.offset_last.is_none_or(|last| *byte <= last)
-            })
+    let is_held = |lock: &WriteLock| {
+        inodes.iter().flatten().any(|(inode, byte)| lock.inode == *inode && lock.bytes.contains(byte))
     };
-    let id = locks.iter().find(holds)?.pid.filter(|id| *id > 0)?;
-    let process = Process::new(id).ok()?;
-    let name = process.stat().ok()?.comm;
+    let id = fs::read_to_string("/proc/locks").ok()?.lines().filter_map(WriteLock::parse).find(is_held)?.process;
+    let name = fs::read_to_string(format!("/proc/{id}/comm")).ok()?.trim_end().to_owned();
+    let command = fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
     // The subcommand is named only for formgate itself: arguments of other programs may contain secrets.
-    let command = process.cmdline().unwrap_or_default().into_iter().nth(1).filter(|_| name == env!("CARGO_PKG_NAME"));
+    let command = command.split('\0').nth(1).filter(|_| name == env!("CARGO_PKG_NAME"));
     Some(match command {
         Some(command) => format!("process {id} (`{name} {command}`)"),
         None => format!("process {id} (`{name}`)"),
     })
 }
 
-/// Other systems have no such list.
-#[cfg(not(target_os = "linux"))]
-pub(super) fn lock_holder(_file: &Path) -> Option<String> {
-    None
+/// A write lock that a process holds.
+#[derive(Debug, PartialEq, Eq)]
+struct WriteLock {
+    process: u32,
+    inode: u64,
+    bytes: RangeInclusive<u64>,
+}
+
+impl WriteLock {
+    /// Reads a line of proc_locks(5). Nothing for read locks, for locks that are waited for (`->`), and for those that belong to an
+    /// open file instead of a process (-1).
+    fn parse(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [_, _, _, "WRITE", process, file, first, last] = fields[..] else { return None };
+        let last = if last == "EOF" { u64::MAX } else { last.parse().ok()? };
+        let (_, inode) = file.rsplit_once(':')?;
+        Some(Self { process: process.parse().ok()?, inode: inode.parse().ok()?, bytes: first.parse().ok()?..=last })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn write_locks_of_processes_are_read_from_the_kernels_list() {
+        let lock = |bytes| Some(WriteLock { process: 5433, inode: 7_864_448, bytes });
+        let parse = WriteLock::parse;
+        assert_eq!(parse("1: POSIX  ADVISORY  WRITE 5433 08:01:7864448 120 120"), lock(120..=120));
+        assert_eq!(parse("2: FLOCK  ADVISORY  WRITE 5433 08:01:7864448 0 EOF"), lock(0..=u64::MAX));
+        for other in [
+            "1: -> POSIX  ADVISORY  WRITE 5433 08:01:7864448 120 120",
+            "3: POSIX  ADVISORY  READ  5433 08:01:7864448 128 128",
+            "4: OFDLCK ADVISORY  WRITE -1 08:01:7864448 0 EOF",
+            "",
+        ] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
 }

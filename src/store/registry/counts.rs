@@ -16,7 +16,7 @@ use crate::store::statement::{Row, Sql, sql};
 pub struct DomainCount {
     /// The state.
     pub state: DomainState,
-    /// What is wrong: a JSON object.
+    /// The name of what is wrong; empty if nothing is.
     pub reason: String,
     /// How many.
     pub count: i64,

@@ -280,6 +280,21 @@ impl Registry {
         Ok(())
     }
 
+    /// Makes the domains due that have a reason, such as `ca_account`.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn retry_domains(&self, reason: &str) -> Result<(), StoreError> {
+        let sql = sql!(
+            "UPDATE registry_domains SET next_at = {clock}
+             WHERE coalesce(reason{pg: ::json}->>'reason', '') = {reason} AND state NOT IN ('gone', 'removed')
+             {scans: it follows a command that is run once in years}",
+            reason,
+        );
+        self.database.execute(sql).await?;
+        Ok(())
+    }
+
     /// Writes what became of a row, and events. Returns whether the lease was still its own.
     ///
     /// # Errors

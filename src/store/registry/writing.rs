@@ -77,6 +77,8 @@ pub enum WriteRefused {
     NotAsExpected {
         /// The tenant.
         slug: String,
+        /// The revision that it was to have. `None`: it was not to be there.
+        expected: Option<i64>,
         /// The revision that it has, if it is there.
         revision: Option<i64>,
     },
@@ -182,8 +184,8 @@ impl Registry {
     ) -> Result<Written, WriteRefused> {
         let there = found.filter(|found| found.text.is_some());
         let current = there.map(|found| found.revision);
-        if write.expected.is_some_and(|expected| expected != current) {
-            return Err(WriteRefused::NotAsExpected { slug: write.slug.clone(), revision: current });
+        if let Some(expected) = write.expected.filter(|expected| *expected != current) {
+            return Err(WriteRefused::NotAsExpected { slug: write.slug.clone(), expected, revision: current });
         }
         let mut next = || {
             *revision += 1;

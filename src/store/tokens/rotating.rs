@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{AuditEntry, CreatedToken, NewToken, TokenLimits, details, insert, subject};
+use crate::instant::Rfc3339Micros;
 use crate::store::audit::{self, Actor};
 use crate::store::engine::retry;
 use crate::store::statement::sql;
@@ -85,7 +86,7 @@ impl Store {
             hand_over(&mut transaction, id, new).await?;
 
             let mut details = details(token);
-            details["old_until"] = audit::instant(old_until).into();
+            details["old_until"] = Rfc3339Micros(old_until).to_string().into();
             let entry = AuditEntry { action: "token.rotate", subject: subject(new), details };
             audit::append(&mut transaction, by, entry, now).await?;
             transaction.commit().await?;

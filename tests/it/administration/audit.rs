@@ -1,8 +1,9 @@
 //! The audit log on its page: filters, pages, the export.
 
+use http::Method;
 use serde_json::Value;
 
-use super::scene::{Scene, text};
+use super::scene::{Scene, between, random, text};
 use crate::support::fixture::{Engine, on_both_databases};
 
 on_both_databases! {
@@ -44,6 +45,41 @@ on_both_databases! {
         assert_eq!(sources, ["administration", "administration", "command"]);
         assert!(export[0]["details"].is_object() && export[0]["digest"].as_str().unwrap().len() == 64, "{export:?}");
         assert_eq!(own.get("/admin/audit/export?since=x").await.status, 404);
+    }
+
+    async fn every_time_in_the_log_has_the_same_form(engine: Engine) {
+        let scene = Scene::start(engine);
+        let own = scene.sign_in("acme", "admin").await;
+        let fields = [("name", "2026-07-04T22:05:59Z"), ("expires", "90d"), ("form_key", &*random())];
+        assert_eq!(own.post("/admin/tokens", &fields).await.status, 201);
+        let fields = [("overlap", "24h"), ("form_key", &*random())];
+        assert_eq!(own.post("/admin/tokens/1", &fields).await.status, 201);
+        for (language, operator) in [("en", "by the operator of this service"), ("de", "durch den Betreiber")] {
+            let call = own.call(Method::GET, "/admin/audit").header("accept-language", language);
+            let page = text(&call.send().await);
+            // Three rows, two of which have an expiry, and one the end of an overlap.
+            let times: Vec<_> = page.split("<time datetime=\"").skip(1).collect();
+            assert_eq!(times.len(), 3 + 2 + 1, "{page}");
+            for time in times {
+                let (exact, rest) = time.split_once("\">").unwrap();
+                assert!(exact.len() == "2026-07-04T22:05:59.000000Z".len() && exact.ends_with('Z'), "{exact}");
+                let shown = rest.split_once("</time>").unwrap().0;
+                assert!(shown.contains(", ") && !shown.ends_with('Z'), "{shown}");
+            }
+            let words: String = page.split('<').filter_map(|tag| tag.split_once('>')).map(|(_, words)| words).collect();
+            assert_eq!(words.matches("T22:05:59Z").count(), 2, "the name of a token is no instant: {words}");
+            let exact = |word: &&str| word.len() > 16 && word.as_bytes()[10] == b'T' && word.ends_with('Z');
+            let name = "2026-07-04T22:05:59Z";
+            let others: Vec<_> = words.split([' ', ',', '\n']).filter(exact).filter(|word| *word != name).collect();
+            assert!(others.is_empty(), "{others:?}");
+            let lead = between(&page, "<p class=\"lead\">", "</p>");
+            assert!(lead.contains(operator), "{lead}");
+        }
+        let export = text(&own.get("/admin/audit/export").await);
+        for line in export.lines() {
+            let row: Value = serde_json::from_str(line).unwrap();
+            assert_eq!(row["at"].as_str().map(str::len), Some("2026-07-04T22:05:59.000000Z".len()), "{row}");
+        }
     }
 
     async fn a_long_log_is_exported_whole(engine: Engine) {

@@ -16,14 +16,14 @@ use crate::support::zones::{Mood, Zones};
 /// How long an order may take to fail, on a machine that others load heavily.
 const LIMIT: Duration = Duration::from_secs(60);
 
-const LIST: &str = "/admin/domains";
+pub(super) const LIST: &str = "/admin/domains";
 /// A host of the table of `acme`.
 const LISTED: &str = "forms.listed.com";
 const SHOP: &str = "/admin/domains/forms.shop.com";
 
 /// Whether certificates are obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Certificates {
+pub(super) enum Certificates {
     /// Others do that.
     No,
     /// From an authority that can't be connected to.
@@ -31,14 +31,14 @@ enum Certificates {
 }
 
 /// A node whose tenants `acme` and `globex` are in the registry, and `initech` in a file.
-struct Domains {
-    scene: Scene,
-    zones: Zones,
+pub(super) struct Domains {
+    pub(super) scene: Scene,
+    pub(super) zones: Zones,
     registry: String,
 }
 
 impl Domains {
-    async fn start(engine: Engine, certificates: Certificates) -> Self {
+    pub(super) async fn start(engine: Engine, certificates: Certificates) -> Self {
         let zones = Zones::start().await;
         zones.serve("com", &[2], "");
         zones.serve("net", &[2], "");
@@ -89,7 +89,7 @@ impl Domains {
     }
 
     /// The path of a link that signs in.
-    async fn link(&self, slug: &str, role: &str) -> String {
+    pub(super) async fn link(&self, slug: &str, role: &str) -> String {
         let email = format!("{role}@people.example");
         let link = ["admin", "link", "--tenant", slug, "--email", &email, "--role", role];
         let link = self.scene.site.run_in_thread(&link).await;
@@ -97,7 +97,7 @@ impl Domains {
         format!("/admin/enter/{}", link.stdout.trim().split_once("/admin/enter/").expect("a link").1)
     }
 
-    async fn sign_in(&self, slug: &str, role: &str) -> Administrator {
+    pub(super) async fn sign_in(&self, slug: &str, role: &str) -> Administrator {
         let link = self.link(slug, role).await;
         self.scene.redeem(slug, &link).await.expect("the link is valid")
     }
@@ -154,11 +154,11 @@ on_both_databases! {
         for shown in [
             "The domain is added.",
             "<code>no_records</code>",
-            "<code class=\"copy\">forms</code>",
-            "<code class=\"copy\">forms.shop.com</code>",
-            "<code class=\"copy\">acme.forms.net</code>",
-            "<code class=\"copy\">_formgate.forms.shop.com</code>",
-            "<code class=\"copy\">formgate-",
+            "<code class=\"copy host\">forms</code>",
+            "<code class=\"copy host\">forms.shop.com</code>",
+            "<code class=\"copy host\">acme.forms.net</code>",
+            "<code class=\"copy host\">_formgate.forms.shop.com</code>",
+            "<code class=\"copy host\">formgate-",
         ] {
             assert!(added.contains(shown), "{shown} in {added}");
         }
@@ -168,8 +168,8 @@ on_both_databases! {
         zones.serve("shop.com", &[4], "forms A 192.0.2.10");
         let unproved = follow(&own, SHOP, &[("action", "check")]).await;
         assert!(unproved.contains("<code>proof_missing</code>") && state(&unproved) == "dns", "{unproved}");
-        let value = between(&unproved, "<code class=\"copy\">formgate-", "<").to_owned();
-        assert_eq!(unproved.matches("class=\"copy\">formgate-").count(), 1, "the proof is shown once: {unproved}");
+        let value = between(&unproved, "<code class=\"copy host\">formgate-", "<").to_owned();
+        assert_eq!(unproved.matches("class=\"copy host\">formgate-").count(), 1, "the proof is shown once: {unproved}");
         zones.serve("shop.com", &[4], &format!("forms A 192.0.2.10\n_formgate.forms TXT formgate-{value}"));
         let right = follow(&own, SHOP, &[("action", "check")]).await;
         assert!(right.contains("checked just now") && state(&right) == "verified", "{right}");
@@ -221,6 +221,75 @@ on_both_databases! {
         // Back within a day: the row begins its life again with the same proof.
         let back = follow(&own, LIST, &[("host", "forms.shop.com")]).await;
         assert!(back.contains(&value) && state(&back) == "verified", "{back}");
+    }
+
+    async fn the_overview_lists_the_domains_that_need_attention(engine: Engine) {
+        let domains = Domains::start(engine, Certificates::No).await;
+        let own = domains.sign_in("acme", "viewer").await;
+        let noted = async || {
+            let overview = page(&own, "/admin").await;
+            let rows = overview.split("<li data-domain=\"").skip(1);
+            let rows: Vec<_> = rows.map(|row| (row.split('"').next().unwrap().to_owned(), between(row, "</a>", "</li>").trim().to_owned())).collect();
+            assert_eq!(rows.is_empty() && !overview.contains("can&#39;t be read"), overview.contains("no domain needs a change"), "{overview}");
+            (rows, overview)
+        };
+        assert_eq!(noted().await.0, []);
+        let admin = domains.sign_in("acme", "admin").await;
+        follow(&admin, LIST, &[("host", "forms.shop.com")]).await;
+        assert_eq!(noted().await.0, [("forms.shop.com".to_owned(), ": no DNS records".to_owned())]);
+        domains.zones.serve("shop.com", &[4], "forms CNAME acme.forms.net");
+        let right = follow(&admin, SHOP, &[("action", "check")]).await;
+        assert_eq!(state(&right), "verified", "{right}");
+        assert_eq!(noted().await.0, []);
+
+        domains.add_many("acme", 9).await;
+        let registry = Database::connect(&domains.registry).await;
+        for (state, reason, hosts) in [
+            ("gone", r#"{"reason":"claim_expired"}"#, "'d0000.many.com'"),
+            ("failing", "{}", "'d0001.many.com'"),
+            // Nothing that its owner could do.
+            ("queued", r#"{"reason":"ca_down","authority":"main","detail":"","until":"2030-01-01T00:00:00Z"}"#, "'d0008.many.com'"),
+        ] {
+            registry.execute(&format!("UPDATE registry_domains SET state = '{state}', reason = '{reason}' WHERE host IN ({hosts})")).await;
+        }
+        let broken = r#"{"reason":"dnssec","host":"x.com","zone":null,"resolver":"9.9.9.9"}"#;
+        registry.execute(&format!("UPDATE registry_domains SET reason = '{broken}' WHERE host BETWEEN 'd0002' AND 'd0007.zzz'")).await;
+        let (rows, overview) = noted().await;
+        let shown: Vec<_> = rows.iter().map(|(host, words)| (&host[..5], &words[2..])).collect();
+        let broken = "DNSSEC is broken";
+        let expected = [("d0000", "not proved in time"), ("d0001", "failing"), ("d0002", broken), ("d0003", broken), ("d0004", broken)];
+        assert_eq!(shown, expected, "{overview}");
+        assert!(overview.contains("<a href=\"/admin/domains\">3 more domains</a>"), "{overview}");
+
+        registry.execute("ALTER TABLE registry_domains RENAME TO elsewhere").await;
+        let (rows, overview) = noted().await;
+        assert!(rows.is_empty() && overview.contains("The state of the domains can&#39;t be read at the moment."), "{overview}");
+        registry.execute("ALTER TABLE elsewhere RENAME TO registry_domains").await;
+        registry.close().await;
+    }
+
+    async fn what_was_done_about_a_domain_and_what_was_not_look_different(engine: Engine) {
+        let domains = Domains::start(engine, Certificates::No).await;
+        let own = domains.sign_in("acme", "admin").await;
+        let done = "<p class=\"done\" role=\"status\">";
+        for _ in 0..2 {
+            let added = follow(&own, LIST, &[("host", "forms.shop.com")]).await;
+            assert!(added.contains(done) && !added.contains("\"warning\""), "{added}");
+        }
+        let mut refused = None;
+        for _ in 0..10 {
+            let answer = own.post(SHOP, &[("action", "check")]).await;
+            if answer.status == 429 {
+                refused = Some(text(&answer));
+                break;
+            }
+            let checked = page(&own, answer.header("location").expect("a redirect")).await;
+            assert!(checked.contains(done) && !checked.contains("\"warning\""), "{checked}");
+        }
+        let refused = refused.expect("only six a minute are checked");
+        assert!(refused.contains("<p class=\"warning\" role=\"alert\">") && !refused.contains(done), "{refused}");
+        let removed = follow(&own, SHOP, &[("action", "remove")]).await;
+        assert!(removed.contains(done) && !removed.contains("\"warning\""), "{removed}");
     }
 
     async fn an_account_can_add_a_thousand_domains_and_sees_a_hundred_on_a_page(engine: Engine) {
@@ -325,7 +394,7 @@ on_both_databases! {
             ("127.0.0.1", "An IP address is not a host name."),
             ("[::1]", "An IP address is not a host name."),
             ("localhost", "are not in the public DNS."),
-            ("*.shop.com", "Not a host name: a wildcard is not a host: list each name."),
+            ("*.shop.com", "Not a host name: wildcards are not supported; list each name."),
             ("a b.com", "a label has only letters, digits and hyphens."),
             ("<b>.com", "a label has only letters, digits and hyphens."),
             ("https://shop.com", "expected only a name, without scheme, port or path."),

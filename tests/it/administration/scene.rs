@@ -148,8 +148,9 @@ pub(super) fn random() -> String {
     format!("{:032x}", rand::rng().random::<u128>())
 }
 
+/// What an answer says, without the places where a word may break.
 pub(super) fn text(answer: &Answer) -> String {
-    String::from_utf8(answer.body.clone()).expect("a page is UTF-8")
+    String::from_utf8(answer.body.clone()).expect("a page is UTF-8").replace("<wbr>", "")
 }
 
 /// The value of a hidden field.

@@ -10,6 +10,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::scene::{Scene, between, hidden, random, text};
+use crate::support::answer::Answer;
 use crate::support::busy::takes_less_than;
 use crate::support::client::{Client, operator_count};
 use crate::support::fixture::{Engine, on_both_databases};
@@ -162,6 +163,111 @@ on_both_databases! {
         assert_eq!(rotate(9999, "1h").await.0, 404);
     }
 
+    async fn a_rotated_token_keeps_its_expiry_unless_the_form_has_another(engine: Engine) {
+        let scene = Scene::start(engine);
+        let own = scene.sign_in("acme", "admin").await;
+        let create = async |expires: &str| {
+            let fields = [("name", "Payroll"), ("expires", expires), ("form_key", &*random())];
+            number_of(&own.post("/admin/tokens", &fields).await)
+        };
+        let rotate = async |id: i64, fields: &[(&str, &str)]| {
+            let key = random();
+            let fields = [fields, &[("overlap", "1h"), ("form_key", &*key)]].concat();
+            number_of(&own.post(&format!("/admin/tokens/{id}"), &fields).await)
+        };
+        let expiry = async |id: i64| {
+            let page = text(&own.get(&format!("/admin/tokens/{id}")).await);
+            let shown = between(&page, "<dt>Expires</dt><dd>", "</dd>").to_owned();
+            if shown == "never" { shown } else { between(&shown, "datetime=\"", "\"").to_owned() }
+        };
+        let first = create("90d").await;
+        let kept = expiry(first).await;
+        let page = text(&own.get(&format!("/admin/tokens/{first}")).await);
+        let choices = between(&page, "<select id=\"expires\"", "</select>");
+        let (default, _) = choices.split_once("</option>").unwrap();
+        assert!(default.contains(&format!("<option value=\"{kept}\">As before: ")), "{choices}");
+        assert!(!choices.contains("selected"), "the first one is: {choices}");
+
+        // As the form is shown, by hand without the field, and with another choice.
+        let second = rotate(first, &[("expires", &kept)]).await;
+        assert_eq!(expiry(second).await, kept);
+        assert_ne!(expiry(first).await, kept, "it ends with the overlap");
+        let third = rotate(second, &[]).await;
+        assert_eq!(expiry(third).await, kept);
+        // The page was opened before the rotation.
+        assert_eq!(expiry(rotate(second, &[("expires", &kept)]).await).await, kept);
+        let lasting = rotate(third, &[("expires", "never")]).await;
+        assert_eq!(expiry(lasting).await, "never");
+        assert_eq!(expiry(rotate(lasting, &[]).await).await, "never");
+        let page = text(&own.get(&format!("/admin/tokens/{lasting}")).await);
+        assert!(page.contains("As before: "), "it ends with the overlap: {page}");
+        let lasting = create("never").await;
+        assert!(!text(&own.get(&format!("/admin/tokens/{lasting}")).await).contains("As before"));
+        let fields = [("expires", &*kept), ("overlap", "1h"), ("form_key", &random())];
+        let invented = own.post(&format!("/admin/tokens/{lasting}"), &fields).await;
+        assert_eq!(invented.status, 422, "{invented:?}");
+    }
+
+    async fn the_overview_lists_no_token_that_was_rotated(engine: Engine) {
+        let scene = Scene::start(engine);
+        let own = scene.sign_in("acme", "admin").await;
+        let day = jiff::Zoned::now().date().saturating_add(jiff::Span::new().days(5)).to_string();
+        let fields = [("name", "Payroll"), ("expires", "on"), ("expires_on", &*day), ("form_key", &random())];
+        let old = number_of(&own.post("/admin/tokens", &fields).await);
+        let listed = async |list: &str| {
+            let page = text(&own.get(&format!("/admin/tokens?show={list}")).await);
+            let overview = text(&own.get("/admin").await);
+            let is_noted = overview.contains(&format!("/admin/tokens?show={list}"));
+            assert_eq!(overview.contains("<p>Nothing. "), !is_noted, "{overview}");
+            let ids = page.split("<tr data-token=\"").skip(1).map(|row| row.split('"').next().unwrap().parse().unwrap());
+            let ids: Vec<i64> = ids.collect();
+            assert_eq!(is_noted, !ids.is_empty(), "{overview}");
+            ids
+        };
+        assert_eq!(listed("expiring").await, [old]);
+        let fields = [("expires", "90d"), ("overlap", "7d"), ("form_key", &*random())];
+        let new = number_of(&own.post(&format!("/admin/tokens/{old}"), &fields).await);
+        assert_eq!(listed("expiring").await, [0; 0]);
+        // Neither that it was unused: it ends by itself.
+        let database = scene.database("acme").await;
+        let long_ago = if engine == Engine::Sqlite { "1" } else { "to_timestamp(1)" };
+        database.execute(&format!("UPDATE tokens SET created_at = {long_ago} WHERE id = {old}")).await;
+        database.close().await;
+        assert_eq!(listed("unused").await, [0; 0]);
+        // Without the new one, tools would be left without a token.
+        assert_eq!(own.post(&format!("/admin/tokens/{new}/revoke"), &[]).await.status, 303);
+        assert_eq!(listed("expiring").await, [old]);
+        assert_eq!(listed("unused").await, [old]);
+    }
+
+    async fn the_page_of_a_new_token_says_how_to_use_it(engine: Engine) {
+        let scene = Scene::start(engine);
+        let own = scene.sign_in("acme", "admin").await;
+        let page = text(&own.post("/admin/tokens", &[("name", "Payroll"), ("form_key", &*random())]).await);
+        let value = between(&page, "id=\"token-value\">", "<");
+        let address = between(&page, "<code id=\"api-address\" class=\"copy host\">", "</code>");
+        assert_eq!(address, format!("https://{}/api/v1", own.host));
+        let line = between(&page, "<code id=\"curl\" class=\"copy\">", "</code>");
+        assert_eq!(line, format!("curl --oauth2-bearer {value} {address}/me"));
+        let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
+        let (host, port) = own.host.rsplit_once(':').unwrap();
+        // The certificate is the test's own.
+        let flags = ["-sS", "-k", "--resolve", &format!("{host}:{port}:127.0.0.1")].map(str::to_owned);
+        let run = move || std::process::Command::new(&words[0]).args(flags).args(&words[1..]).output().unwrap();
+        let output = tokio::task::spawn_blocking(run).await.unwrap();
+        let me: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        assert_eq!(me["account"]["id"], "acme", "{me}");
+
+        let description = between(&page, "<dt>Description</dt><dd><a href=\"", "\"").to_owned();
+        for administrator in [&own, &scene.sign_in("acme", "viewer").await] {
+            let served = administrator.get(&description).await;
+            let served: serde_json::Value = serde_json::from_slice(&served.body).unwrap_or_else(|_| panic!("{served:?}"));
+            assert_eq!(served["servers"][0]["url"], address);
+            assert!(served["paths"]["/me"].is_object());
+        }
+        assert_eq!(own.caller.get(&description).send().await.status, 401, "only with a session");
+    }
+
     async fn thousands_of_tokens_are_listed_in_pages(engine: Engine) {
         let scene = Scene::start(engine);
         let own = scene.sign_in("acme", "admin").await;
@@ -174,7 +280,7 @@ on_both_databases! {
         let numbers = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 10000)";
         database.execute(&format!("{numbers} INSERT INTO tokens (name, prefix, digest, created_at) SELECT 'token ' || n, 'fg_' || n, {digest}, {created} FROM numbers")).await;
         database.close().await;
-        assert!(text(&own.get("/admin").await).contains("10000 tokens</a> were not used for 90 days"));
+        assert!(text(&own.get("/admin").await).contains("10,000 tokens</a> have not been used for 90 days"));
         let (mut path, mut seen) = ("/admin/tokens?show=unused".to_owned(), 0);
         for _ in 0..3 {
             let page = text(&own.get(&path).await);
@@ -185,6 +291,12 @@ on_both_databases! {
         let last = text(&own.get("/admin/tokens?before=1").await);
         assert!(last.contains("There are no older ones"), "{last}");
     }
+}
+
+/// The number of the token on the page that shows its value.
+fn number_of(answer: &Answer) -> i64 {
+    assert_eq!(answer.status, 201, "{answer:?}");
+    between(&text(answer), "class=\"value\" data-token=\"", "\"").parse().expect("a number")
 }
 
 /// The requests of a tool: the statuses of its answers.

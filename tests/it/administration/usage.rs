@@ -41,7 +41,7 @@ async fn table(own: &Administrator, chart: &str) -> BTreeMap<String, i64> {
         let numbers = cells(row, "<td>");
         assert_eq!(numbers.len() + 1, names.len(), "{row}");
         for (name, number) in names[1..].iter().zip(numbers) {
-            *sums.entry(name.clone()).or_default() += number.parse::<i64>().expect("a number");
+            *sums.entry(name.clone()).or_default() += number.replace(',', "").parse::<i64>().expect("a number");
         }
     }
     sums

@@ -71,6 +71,76 @@ on_both_databases! {
         }
     }
 
+    async fn webhooks_and_attempts_name_the_form(engine: Engine) {
+        let (scene, _dns) = scene(engine).await;
+        let own = scene.sign_in("acme", "admin").await;
+        let database = scene.database("acme").await;
+        database.execute("INSERT INTO forms (id, name) VALUES (1, 'Leave <b>'), (2, 'Trip')").await;
+        let (_, token) = own.generate("automation").await;
+        let receiver = Receiver::always(Act::answer(200, &[], "thanks")).await;
+        for (form, path) in [(1, "/one"), (2, "/two")] {
+            let body = json!({ "target_url": receiver.url(path), "event": "submission.created", "form": format!("for_{form}") });
+            let answer = own.caller.with(&token).post("/api/v1/subscribe").json(&body).send().await;
+            assert_eq!(answer.status, 201, "{answer:?}");
+        }
+        insert_submission(&scene).await;
+        let began = std::time::Instant::now();
+        let shown = loop {
+            let shown = page(&own, "/admin/webhooks/1").await;
+            if shown.contains("<th scope=\"row\">sub_1") {
+                break shown;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "{shown}");
+            // A session may open only so many pages a minute.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        };
+        let row = between(&shown, "<th scope=\"row\">sub_1", "</th>");
+        assert!(row.contains("<span class=\"note\">Leave &#60;b&#62;</span>"), "{row}");
+        let list = page(&own, "/admin/webhooks").await;
+        for (page, sentence) in [
+            (&shown, "of the form “Leave &#60;b&#62;” and its sub-forms"),
+            (&list, "of the form “Leave &#60;b&#62;”"),
+            (&list, "of the form “Trip”"),
+        ] {
+            assert!(page.contains(sentence) && !page.contains("for_1"), "{sentence} in {page}");
+        }
+        // What is gone has its number.
+        database.execute("DELETE FROM forms WHERE id = 2").await;
+        database.execute("DELETE FROM submissions WHERE id = 1").await;
+        database.close().await;
+        assert!(page(&own, "/admin/webhooks").await.contains("of the form “for_2”"));
+        let shown = page(&own, "/admin/webhooks/1").await;
+        assert!(shown.contains("<th scope=\"row\">sub_1 <span class=\"note\">evt_"), "{shown}");
+    }
+
+    async fn what_was_done_and_what_failed_look_different(engine: Engine) {
+        const PATH: &str = "/admin/webhooks/1";
+        let (scene, _dns) = scene(engine).await;
+        let own = scene.sign_in("acme", "admin").await;
+        let database = scene.database("acme").await;
+        database.execute("INSERT INTO forms (id, name) VALUES (1, 'Leave')").await;
+        database.close().await;
+        let (_, token) = own.generate("automation").await;
+        let receiver = Receiver::deciding(|number, _| Act::answer(if number == 0 { 200 } else { 500 }, &[], "")).await;
+        let body = json!({ "target_url": receiver.url("/"), "event": "submission.deleted" });
+        let answer = own.caller.with(&token).post("/api/v1/subscribe").json(&body).send().await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        let notice = |page: &str| {
+            let (before, _) = page.split_once("\" role=\"status\"").or_else(|| page.split_once("\" role=\"alert\"")).unwrap();
+            before.rsplit('"').next().unwrap().to_owned()
+        };
+        let test = async || notice(&text(&own.post(PATH, &[("action", "test")]).await));
+        assert_eq!(test().await, "warning", "there is nothing to send");
+        insert_submission(&scene).await;
+        assert_eq!(test().await, "done", "the receiver accepts it");
+        assert_eq!(test().await, "warning", "the receiver refuses it");
+        for action in ["pause", "resume", "replay"] {
+            let answer = own.post(PATH, &[("action", action)]).await;
+            let shown = page(&own, answer.header("location").expect("a redirect")).await;
+            assert_eq!(notice(&shown), "done", "{action}");
+        }
+    }
+
     async fn a_webhook_is_shown_tested_paused_resumed_and_rotated(engine: Engine) {
         const PATH: &str = "/admin/webhooks/1";
         let (scene, _dns) = scene(engine).await;

@@ -1,5 +1,6 @@
 //! `GET /submission/changes`: the feed of changes.
 
+mod copied;
 pub(crate) mod follower;
 mod form_tree;
 mod history;

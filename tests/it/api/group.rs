@@ -12,6 +12,7 @@ mod long;
 mod mailbox;
 mod members;
 mod model;
+mod recipe;
 mod sequence;
 mod show;
 mod syncs;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use formgate::store::{self, DatabaseLocation, MIGRATIONS, Migration, Reach, StoreError};
+use formgate::store::{self, DatabaseConcern, DatabaseLocation, MIGRATIONS, Migration, Reach, Store, StoreError};
 use serde_json::json;
 use sqlx::migrate::MigrateError;
 use tokio::task::JoinHandle;
@@ -165,6 +165,25 @@ on_all_databases! {
         assert_eq!(migrated.expect("a later version migrates"), (0, now() + 3));
         assert!(!has_table(&site, "old_reviews").await);
         assert_eq!(site.run_in_thread(&["check"]).await.code, 0, "this version serves it");
+    }
+
+    async fn a_second_step_that_was_not_run_is_reported_until_it_is(engine: Engine) {
+        let site = Site::new().tenant("acme", engine).write();
+        let (location, later) = (location(&site), later());
+        let concerns = async || {
+            let store = Store::open(&location, 1).await.expect("it is served");
+            let concerns = store.concerns_by(&later).await.expect("it can be read");
+            store.close().await;
+            let concerns = concerns.into_iter().filter(|concern| matches!(concern, DatabaseConcern::Unfinished { .. }));
+            concerns.collect::<Vec<_>>()
+        };
+        store::migrate_by(&later, &location, Reach::Served).await.expect("a later version migrates");
+        let expected = DatabaseConcern::Unfinished { steps: "no old reviews".to_owned() };
+        assert_eq!(concerns().await, std::slice::from_ref(&expected));
+        assert!(expected.to_string().ends_with("was not run yet: no old reviews"), "{expected}");
+        assert!(expected.remedy("acme").starts_with("run `formgate migrate --finish --tenant acme` once no node"));
+        store::migrate_by(&later, &location, Reach::Newest).await.expect("a later version finishes");
+        assert_eq!(concerns().await, []);
     }
 
     async fn later_migrations_at_once_wait_for_each_other(engine: Engine) {

@@ -36,6 +36,7 @@ on_both_databases! {
         assert_eq!(record["name"], "Zapier & Söhne");
         assert_eq!(record["prefix"], token[..8]);
         assert_eq!((&record["last_used_at"], &record["revoked_at"]), (&Value::Null, &Value::Null));
+        assert_eq!(record["created_at"].as_str().map(str::len), Some("2026-11-27T11:35:03.064360Z".len()), "{record}");
         let created: jiff::Timestamp = record["created_at"].as_str().expect("a text").parse().expect("an instant");
         assert!((before.as_second()..=jiff::Timestamp::now().as_second()).contains(&created.as_second()), "{created}");
 

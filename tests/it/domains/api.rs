@@ -70,6 +70,51 @@ async fn a_caller_whose_calls_wait_gets_no_further_one_that_waits_for_a_look() {
 }
 
 on_both_databases! {
+    async fn changes_of_domains_are_in_the_audit_log_of_their_account(engine: Engine) {
+        let (scene, zones) = scene(engine).await;
+        let mut node = scene.start(0);
+        for slug in ["acme", "globex"] {
+            scene.add(0, slug).await;
+        }
+        let audited = |slug: &str| -> Vec<String> {
+            let log = scene.succeed(&["audit", "list", "--tenant", slug, "--json"]);
+            let rows = log.lines().rev().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+            let rows = rows.filter(|row| row["action"].as_str().is_some_and(|action| action.starts_with("domain.")));
+            let shown = |row: Value| ["action", "subject", "source", "details"].map(|key| row[key].to_string().replace('"', ""));
+            rows.map(|row| shown(row).join(" ")).collect()
+        };
+        let (first, second) = ("/v1/tenants/acme/domains/forms.globex.test", "/v1/tenants/globex/domains/forms.globex.test");
+        for status in [201, 200] {
+            assert_eq!(call(&scene, Method::PUT, first).await.status, status, "the same again is no change");
+        }
+        zones.serve("globex.test", &[], "forms CNAME acme.edge.test");
+        state_becomes(&scene, "forms.globex.test", "verified").await;
+        for _ in 0..2 {
+            assert_eq!(call(&scene, Method::PUT, second).await.status, 409, "it is contested");
+        }
+        assert_eq!(call(&scene, Method::DELETE, first).await.status, 200);
+        assert_eq!(call(&scene, Method::DELETE, first).await.status, 404);
+        scene.succeed(&["domain", "add", "other.globex.test", "--tenant", "acme", "--wait", "0"]);
+        scene.succeed(&["domain", "add", "other.globex.test", "--tenant", "acme", "--wait", "0"]);
+        scene.succeed(&["domain", "remove", "other.globex.test"]);
+        assert_eq!(audited("acme"), [
+            "domain.added domain forms.globex.test operator {}",
+            "domain.removed domain forms.globex.test operator {}",
+            "domain.added domain other.globex.test command {}",
+            "domain.removed domain other.globex.test command {}",
+        ]);
+        assert_eq!(audited("globex"), ["domain.added domain forms.globex.test operator {contested:true}"]);
+        // A change is made although the database of the account can't be used, and who made it is told.
+        let mut nowhere = scene.tenant("initech");
+        nowhere["database"] = json!(format!("sqlite:{}", scene.folder().join("missing.db").display()));
+        assert_eq!(scene.call(0, Method::PUT, "/v1/tenants/initech", Some(&nowhere)).await.status, 201);
+        assert_eq!(call(&scene, Method::PUT, "/v1/tenants/initech/domains/c.globex.test").await.status, 201);
+        let logged = node.wait_for_log(LIMIT, |line| line.contains("could not write a change of a domain to the audit log").then_some(()));
+        assert!(logged.is_some(), "{}", node.log());
+        let warned = scene.run(&["domain", "add", "d.globex.test", "--tenant", "initech", "--wait", "0"]);
+        assert!(warned.code == 0 && warned.stderr.contains("not in the audit log of the tenant `initech`"), "{warned:?}");
+    }
+
     async fn a_domain_is_added_looked_at_and_removed(engine: Engine) {
         let (scene, zones) = scene(engine).await;
         let _node = scene.start(0);

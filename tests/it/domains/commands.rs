@@ -85,7 +85,7 @@ on_both_databases! {
         assert_eq!((gone.code, &*gone.stderr), (1, "error: the tenant `acme` has no domain `forms.globex.test`\n"));
         for (arguments, error) in [
             (["add", "192.0.2.1", "--tenant", "acme"], "an IP address is not a host name"),
-            (["add", "*.globex.test", "--tenant", "acme"], "not a host name: a wildcard is not a host: list each name"),
+            (["add", "*.globex.test", "--tenant", "acme"], "not a host name: wildcards are not supported; list each name"),
             (["add", "co.uk", "--tenant", "acme"], "not a domain: it is a public suffix: others register domains below it"),
             (["show", "a..test", "--tenant", "acme"], "not a host name: a label is empty"),
             (["show", "x.globex.test", "--tenant", "nobody"], "there is no tenant `nobody` in the files or the registry"),

@@ -28,7 +28,7 @@ fn stop(node: &mut Node) {
 }
 
 /// Waits until `/readyz` of a node has this about domains. Returns the answer.
-async fn readiness_becomes(node: &mut Node, is_right: impl Fn(&Value) -> bool) -> Value {
+pub(super) async fn readiness_becomes(node: &mut Node, is_right: impl Fn(&Value) -> bool) -> Value {
     let began = Instant::now();
     loop {
         let ready: Value = operator_get(node.operator_address(), "/readyz").await.json();

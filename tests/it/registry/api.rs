@@ -67,7 +67,8 @@ on_both_databases! {
             (Method::POST, "/v1/batch", "{\"operation\": []}", 422),
             (Method::PATCH, "/v1/tenants/acme", "", 405),
             (Method::GET, "/", "", 404),
-            (Method::GET, "/v1/tenants/acme/tokens", "", 405),
+            (Method::PATCH, "/v1/tenants/acme/tokens", "", 405),
+            (Method::POST, "/v1/tenants/acme/usage", "", 405),
         ] {
             let answer = scene.send(0, method.clone(), target, body.to_owned(), &[]).await.unwrap();
             assert_eq!(answer.status, status, "{method} {target} {body}: {answer:?}");
@@ -143,17 +144,22 @@ on_both_databases! {
         let scene = Scene::new(engine);
         let _node = scene.start(0);
         let tenant = scene.tenant("acme");
-        let put = |headers: &'static [(&'static str, &'static str)], tenant: Value| {
+        let answer = |headers: &'static [(&'static str, &'static str)], tenant: Value| {
             let scene = &scene;
-            async move { scene.call_with(0, Method::PUT, "/v1/tenants/acme", Some(&tenant), headers).await.status.as_u16() }
+            async move { scene.call_with(0, Method::PUT, "/v1/tenants/acme", Some(&tenant), headers).await }
         };
-        assert_eq!(put(&[("if-match", "\"1\"")], tenant.clone()).await, 412, "it is not there");
+        let put = async |headers, tenant| answer(headers, tenant).await.status.as_u16();
+        let missing = answer(&[("if-match", "\"1\"")], tenant.clone()).await;
+        assert_eq!((missing.status.as_u16(), &missing.body), (412, &json!({ "message": "There is no tenant `acme`", "revision": null })));
         assert_eq!(put(&[("if-none-match", "*")], tenant.clone()).await, 201);
-        assert_eq!(put(&[("if-none-match", "*")], tenant.clone()).await, 412);
+        let exists = answer(&[("if-none-match", "*")], tenant.clone()).await;
+        assert_eq!((exists.status.as_u16(), &exists.body), (412, &json!({ "message": "The tenant `acme` exists", "revision": 1 })));
         let mut other = tenant.clone();
         other["name"] = json!("Other");
         assert_eq!(put(&[("if-match", "\"1\"")], other.clone()).await, 200);
-        assert_eq!(put(&[("if-match", "\"1\"")], tenant.clone()).await, 412, "someone was faster");
+        let changed = answer(&[("if-match", "\"1\"")], tenant.clone()).await;
+        let expected = json!({ "message": "The tenant `acme` was changed meanwhile", "revision": 2 });
+        assert_eq!((changed.status.as_u16(), &changed.body), (412, &expected), "someone was faster");
         assert_eq!(put(&[("if-match", "\"x\"")], tenant.clone()).await, 412);
         assert_eq!(put(&[("if-match", "\"+2\"")], tenant.clone()).await, 412);
         for headers in [

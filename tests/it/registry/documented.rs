@@ -7,26 +7,17 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::scene::{Scene, me, readiness_becomes, readiness_begins};
+use crate::support::document::block;
 use crate::support::fixture::{Engine, on_both_databases};
-use crate::support::postgres::Postgres;
+use crate::support::postgres::{Postgres, Version, find_client, path_with_clients};
 use crate::support::process::python;
 
 const GUIDE: &str = include_str!("../../../deploy/registry.md");
 
-/// The only block of code in a language that has a text.
-fn block(language: &str, text: &str) -> &'static str {
-    let fence = format!("```{language}\n");
-    let blocks = GUIDE.split(&fence).skip(1).filter_map(|rest| rest.split("```").next());
-    let mut found = blocks.filter(|block| block.contains(text));
-    let block = found.next().expect("there is such a block");
-    assert_eq!(found.next(), None);
-    block
-}
-
 /// The documented rights, for the database at a URL.
 pub(crate) fn documented_grants(url: &str) -> String {
     let database = url.rsplit('/').next().expect("a name");
-    block("sql", "registry_node").replace("ON DATABASE registry ", &format!("ON DATABASE \"{database}\" "))
+    block(GUIDE, "sql", "registry_node").replace("ON DATABASE registry ", &format!("ON DATABASE \"{database}\" "))
 }
 
 /// The rights of every node, those for the operator API, and those for domains.
@@ -109,7 +100,7 @@ on_both_databases! {
     async fn the_recipe_signs_an_account_up(engine: Engine) {
         let scene = Scene::new(engine);
         let node = scene.start(0);
-        let recipe = block("python", "def sign_up");
+        let recipe = block(GUIDE, "python", "def sign_up");
         assert!(recipe.lines().filter(|line| !line.is_empty()).count() <= 20, "{recipe}");
         let recipe = recipe.replace(".example.com", ".example.test");
         let file = scene.folder().join("recipe.py");
@@ -137,4 +128,67 @@ on_both_databases! {
         let tokens: Value = serde_json::from_str(&scene.succeed(&["token", "list", "--tenant", "acme", "--json"])).unwrap();
         assert_eq!(tokens.as_array().map(Vec::len), Some(1), "{tokens}");
     }
+}
+
+/// Runs the recipes one after the other, as a role that may create roles and databases. Returns the token, or what went wrong.
+fn sign_up_on(server: &Postgres, scene: &Scene, slug: &str, password: &str) -> Result<Option<String>, String> {
+    let recipes = [block(GUIDE, "python", "def sign_up"), block(GUIDE, "python", "def create_database")].concat();
+    let last = "import sys\nslug, password, server, operator = sys.argv[1:]\n\
+        url = create_database(slug, password, server)\nprint(json.dumps(sign_up(slug, 'Acme', url, 'ana@acme.example', operator)))\n";
+    let file = scene.folder().join("new_account.py");
+    fs::write(&file, format!("{}{last}", recipes.replace(".example.com", ".example.test"))).unwrap();
+    let mut command = Command::new(python());
+    command.arg(&file).args([slug, password, &format!("127.0.0.1:{}", server.port())]).arg(scene.socket(0));
+    command.env("PGHOST", "127.0.0.1").env("PGPORT", server.port().to_string()).env("PGUSER", "provisioner");
+    command.env("PGDATABASE", "postgres").env("PATH", path_with_clients());
+    let output = command.output().expect("there is a Python");
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let (token, _) = serde_json::from_slice::<(Option<String>, String)>(&output.stdout).expect("a token and a link");
+    Ok(token)
+}
+
+/// What a role reads in a database.
+fn reads(server: &Postgres, role: &str, password: &str, database: &str) -> bool {
+    let url = format!("postgres://{role}:{password}@127.0.0.1:{}/{database}", server.port());
+    let psql = Command::new(find_client("psql")).args(["--no-psqlrc", "--command=SELECT 1", &url]).output();
+    psql.expect("there is a psql").status.success()
+}
+
+/// Signs accounts up on a server.
+async fn new_accounts_have_databases_of_their_own(server: &Postgres) {
+    const PASSWORD: &str = "a/b:c@d%e'f\"$${g}";
+    server.execute("CREATE ROLE provisioner LOGIN CREATEDB CREATEROLE");
+    for role in ["account_acme", "\"account_big-co\""] {
+        server.demand_password_of(role);
+    }
+    let scene = Scene::new(Engine::Sqlite);
+    let node = scene.start(0);
+    let token = sign_up_on(server, &scene, "acme", PASSWORD).unwrap().expect("the first call has it");
+    assert_eq!(me(&node, "acme", &token).await, 200);
+    assert_eq!(sign_up_on(server, &scene, "acme", PASSWORD), Ok(None), "it may be repeated");
+    assert_eq!(me(&node, "acme", &token).await, 200);
+    let other = sign_up_on(server, &scene, "big-co", "other").unwrap().expect("the first call has it");
+    assert_eq!(me(&node, "big-co", &other).await, 200);
+    let password = "a%2Fb%3Ac%40d%25e%27f%22%24%24%7Bg%7D";
+    assert!(reads(server, "account_acme", password, "account_acme"));
+    assert!(!reads(server, "account_acme", "wrong", "account_acme"));
+    assert!(
+        !reads(server, "account_acme", password, "account_big-co")
+            && !reads(server, "account_big-co", "other", "account_acme")
+    );
+    let long = sign_up_on(server, &scene, &"a".repeat(56), "x").unwrap_err();
+    assert!(long.contains("at most 55 characters"), "{long}");
+}
+
+#[tokio::test]
+async fn the_recipe_gives_each_account_a_role_and_a_database_of_its_own() {
+    new_accounts_have_databases_of_their_own(&Postgres::start()).await;
+}
+
+// Since version 16, whoever may create roles may change only those that it has created.
+#[tokio::test]
+async fn the_recipe_gives_each_account_a_role_and_a_database_of_its_own_on_postgres_18() {
+    new_accounts_have_databases_of_their_own(Postgres::of_version(Version::V18)).await;
 }

@@ -215,6 +215,13 @@ impl Scene {
         let body = body.collect().await.ok()?.to_bytes();
         driving.abort();
         let body = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).expect("JSON") };
+        for instant in instants(&body) {
+            assert_eq!(
+                instant.len(),
+                "2026-11-27T11:35:03.064360Z".len(),
+                "{method} {target}: {instant} has six digits"
+            );
+        }
         let described = Described { status: head.status, headers: &head.headers, body: &|| body.clone() };
         if let Some(deviation) = OPERATOR.deviation(&method, target, &described) {
             panic!("{method} {target}: {deviation}, but: {} {:?} {body}", head.status, head.headers);
@@ -260,6 +267,16 @@ impl Scene {
 }
 
 /// The status of `GET /me` of a tenant at a node; 404 if the handshake ends because no tenant has the name.
+/// Every instant in an answer.
+fn instants(value: &Value) -> Vec<&str> {
+    match value {
+        Value::String(text) if text.ends_with('Z') && text.parse::<jiff::Timestamp>().is_ok() => vec![text],
+        Value::Array(items) => items.iter().flat_map(instants).collect(),
+        Value::Object(entries) => entries.values().flat_map(instants).collect(),
+        _ => Vec::new(),
+    }
+}
+
 pub(crate) async fn me(node: &Node, slug: &str, token: &str) -> u16 {
     match client(node, slug, token).get("/api/v1/me").try_send().await {
         Ok(answer) => answer.status.as_u16(),

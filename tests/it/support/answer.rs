@@ -79,7 +79,9 @@ impl Answer {
             titles == 1 && once("<h1>") && once("<main id=\"main\"") && text.ends_with("</html>")
         };
         must(
-            is_page || ["text/css; charset=utf-8", "image/svg+xml", "application/x-ndjson"].contains(&kind),
+            is_page
+                || ["text/css; charset=utf-8", "image/svg+xml", "application/x-ndjson", "application/json"]
+                    .contains(&kind),
             "a known type",
         )
         .or_else(|| must(self.header("x-request-id").is_some_and(|id| !id.is_empty()), "an answer has X-Request-Id"))

@@ -134,10 +134,24 @@ impl Browser {
         let feature = json!({ "name": "prefers-color-scheme", "value": scheme });
         self.cdp("Emulation.setEmulatedMedia", json!({ "features": [feature] })).await;
         let (width, height) = if let Look::Narrow = look { NARROW } else { (1280, 900) };
-        let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
-        self.cdp("Emulation.setDeviceMetricsOverride", metrics).await;
+        self.resize(width, height).await;
         let size = if let Look::LargeText = look { "200%" } else { "" };
         self.page.execute("document.documentElement.style.fontSize = arguments[0]", vec![size.into()]).await.unwrap();
+    }
+
+    /// Gives the page this many pixels from now on.
+    pub(crate) async fn resize(&self, width: u32, height: u32) {
+        let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.cdp("Emulation.setDeviceMetricsOverride", metrics).await;
+    }
+
+    /// Keeps a picture of the whole page.
+    pub(crate) async fn keep_picture(&self, name: &str, width: u32) {
+        self.resize(width, 900).await;
+        let height = self.script("return document.documentElement.scrollHeight").await;
+        self.resize(width, height.as_u64().and_then(|height| u32::try_from(height).ok()).expect("a height")).await;
+        fs::write(pictures().join(format!("{name}-{width}.png")), self.page.screenshot().await.unwrap()).unwrap();
+        self.resize(width, 900).await;
     }
 
     /// Opens an address.
@@ -204,8 +218,7 @@ impl Browser {
 
     /// Asserts that the page is accessible in every look, and keeps pictures of it.
     pub(crate) async fn check_page(&self, name: &str) {
-        let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("screenshots");
-        fs::create_dir_all(&pictures).unwrap();
+        let pictures = pictures();
         for look in Look::ALL {
             self.look(look).await;
             let [width, content] =
@@ -218,6 +231,13 @@ impl Browser {
         }
         self.look(Look::Light).await;
     }
+}
+
+/// The folder of pictures.
+fn pictures() -> PathBuf {
+    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("screenshots");
+    fs::create_dir_all(&pictures).unwrap();
+    pictures
 }
 
 fn chromium() -> PathBuf {

@@ -13,16 +13,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
+use formgate::acme::AccountKey;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use rustls::RootCertStore;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
-use rustls::crypto::aws_lc_rs;
+use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
@@ -112,13 +117,46 @@ impl Pebble {
     pub(crate) fn verify(&self, pem: &str, host: &str) {
         let mut roots = RootCertStore::empty();
         roots.add(self.root.clone()).expect("a root");
-        let provider = Arc::new(aws_lc_rs::default_provider());
+        let provider = Arc::new(default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
         let chain: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes()).map(|one| one.expect("PEM")).collect();
         let name = ServerName::try_from(host.to_owned()).expect("a host");
         let (leaf, rest) = chain.split_first().expect("a chain has a leaf");
         let verified = verifier.expect("one root").verify_server_cert(leaf, rest, &name, &[], UnixTime::now());
         assert!(verified.is_ok(), "{host}: {verified:?}");
+    }
+
+    /// Deactivates an account, as its owner may do by any client (RFC 8555, section 7.3.6).
+    pub(crate) async fn deactivate(&self, key: &AccountKey) {
+        let found = self.post("/sign-me-up", key, None, &json!({ "onlyReturnExisting": true })).await;
+        let account = found.headers()["location"].to_str().expect("a URL").to_owned();
+        let path = account.strip_prefix("https://localhost").expect("the host of the request");
+        let ended = self.post(path, key, Some(&account), &json!({ "status": "deactivated" })).await;
+        assert_eq!(ended.status(), StatusCode::OK, "{ended:?}");
+    }
+
+    /// Sends a signed request: with the public key, or of an account.
+    async fn post(&self, path: &str, key: &AccountKey, account: Option<&str>, payload: &Value) -> Response<Bytes> {
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, key.pkcs8()).expect("a P-256 key");
+        let nonce = Self::get(self.address, &self.name, "/nonce-plz").await.expect("an answer");
+        let nonce = nonce.headers()["replay-nonce"].to_str().expect("ASCII").to_owned();
+        let mut protected = json!({ "alg": "ES256", "nonce": nonce, "url": format!("https://localhost{path}") });
+        match account {
+            Some(account) => protected["kid"] = account.into(),
+            None => {
+                let (x, y) = pair.public_key().as_ref()[1..].split_at(32);
+                let [x, y] = [x, y].map(|coordinate| URL_SAFE_NO_PAD.encode(coordinate));
+                protected["jwk"] = json!({ "crv": "P-256", "kty": "EC", "x": x, "y": y });
+            }
+        }
+        let [protected, payload] = [&protected, payload].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
+        let text = format!("{protected}.{payload}");
+        let signature = pair.sign(&SystemRandom::new(), text.as_bytes()).expect("the system has random bytes");
+        let signature = URL_SAFE_NO_PAD.encode(signature);
+        let body = json!({ "protected": protected, "payload": payload, "signature": signature }).to_string();
+        let request = Request::post(path).header("Host", "localhost").header("Content-Type", "application/jose+json");
+        let request = request.body(body.into()).expect("a valid request");
+        Self::send(self.address, &self.name, request).await.expect("an answer")
     }
 
     async fn get(address: SocketAddr, name: &str, path: &str) -> io::Result<Response<Bytes>> {

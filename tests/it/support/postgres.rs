@@ -5,6 +5,7 @@
 //! process; what it has committed outlives a crash of its own. Postgres refuses to run as root, so root runs it as the
 //! user `postgres`, whom the Debian package makes.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -277,6 +278,15 @@ fn find_programs() -> PathBuf {
 pub(crate) fn find_client(name: &str) -> PathBuf {
     static INSTALLED: LazyLock<PathBuf> = LazyLock::new(find_programs);
     INSTALLED.join(name)
+}
+
+/// The `PATH` of a script that calls client programs, and formgate.
+pub(crate) fn path_with_clients() -> OsString {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let clients = find_client("psql").parent().expect("a program is in a folder").to_path_buf();
+    let formgate = Path::new(env!("CARGO_BIN_EXE_formgate")).parent().expect("a program is in a folder").to_path_buf();
+    std::env::join_paths([clients, formgate].into_iter().chain(std::env::split_paths(&path)))
+        .expect("paths without a colon")
 }
 
 /// The programs of a version that `tests/run` has downloaded.

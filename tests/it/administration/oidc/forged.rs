@@ -352,6 +352,33 @@ on_both_databases! {
         }
     }
 
+    async fn a_role_may_be_in_an_object_and_a_claim_with_that_whole_name_comes_first(engine: Engine) {
+        let forged = Forged::start().await;
+        let folder = crate::support::folder::temporary("authority");
+        let mut administration = administration(&forged.issuer(), &certificate::authority(folder.path()));
+        administration["oidc"]["role_claim"] = "realm_access.roles".into();
+        let scene = Scene::of(Scene::site(engine).gateway("administration", administration));
+        let caller = Caller::of(&scene, "acme", &scene.node);
+        let key = Key::new("k");
+        forged.set(|answers| answers.keys = json_of(&json!({ "keys": [key.public()] })));
+        for (more, status) in [
+            (json!({ "realm_access": { "roles": ["offline_access", "forms-admins"] } }), 303),
+            (json!({ "realm_access": { "roles": ["offline_access"] } }), 403),
+            (json!({ "realm_access": "forms-admins" }), 403),
+            (json!({ "realm_access.roles": ["forms-admins"], "realm_access": { "roles": [] } }), 303),
+            (json!({ "realm_access.roles": [], "realm_access": { "roles": ["forms-admins"] } }), 403),
+            (json!({ "roles": ["forms-admins"] }), 403),
+        ] {
+            let leaving = caller.leave("").await;
+            let mut claims = forged.claims(&leaving);
+            claims["groups"] = Value::Null;
+            more.as_object().expect("claims").iter().for_each(|(name, value)| claims[name] = value.clone());
+            forged.set_token(&key.sign(&claims));
+            let callback = caller.back(&forged.query(&leaving), &leaving.cookie).send().await;
+            assert_eq!(callback.status, status, "{more}: {callback:?}");
+        }
+    }
+
     async fn an_unknown_key_is_looked_for_once_a_minute(engine: Engine) {
         let forged = Forged::start().await;
         let mut scene = scene(engine, &forged).await;

@@ -14,6 +14,7 @@ use crate::api::account::{Account, account};
 use crate::api::submission::writers::{Writer, beginning};
 use crate::support::certificate;
 use crate::support::child::{Child, bound_to_us};
+use crate::support::document::block;
 use crate::support::fixture::on_both_databases;
 use crate::support::folder;
 use crate::support::process::python;
@@ -38,13 +39,6 @@ const JAVASCRIPT_AFTER: &str = "\nconst copy = new Map();\nlet cursor, ended = f
 const LIMIT: Duration = Duration::from_secs(60);
 
 const ROUNDS: usize = 400;
-
-/// The first block of code in a language that has a text.
-fn block(language: &str, text: &str) -> &'static str {
-    let fence = format!("```{language}\n");
-    let mut blocks = GUIDE.split(&fence).skip(1).filter_map(|rest| rest.split("```").next());
-    blocks.find(|block| block.contains(text)).expect("the guide has it")
-}
 
 /// A program that follows until its input ends.
 struct Program {
@@ -95,8 +89,8 @@ on_both_databases! {
             fs::write(&path, text).expect("the folder can be written");
             path
         };
-        let in_python = [PYTHON_BEFORE, block("python", "def call"), block("python", "def follow"), PYTHON_AFTER];
-        let in_javascript = [JAVASCRIPT_BEFORE, block("js", "function follow"), JAVASCRIPT_AFTER];
+        let in_python = [PYTHON_BEFORE, block(GUIDE, "python", "def call"), block(GUIDE, "python", "def follow"), PYTHON_AFTER];
+        let in_javascript = [JAVASCRIPT_BEFORE, block(GUIDE, "js", "function follow"), JAVASCRIPT_AFTER];
         let mut python = bound_to_us(python(), "KILL", &[]);
         python.arg(write("follow.py", in_python.concat()));
         let mut node = bound_to_us("node", "KILL", &[]);
