@@ -262,7 +262,7 @@ impl Store {
                     transaction.command(LOCK).await?;
                 }
                 let same = spelled_alike(&mut transaction, &key.target_url, Some(key.event), Some(key.form), now).await?;
-                if let Some(mut found) = same.into_iter().find(|known| self.would_be(known, bound)) {
+                if let Some(mut found) = self.the_same(same, bound) {
                     if bound && !found.bound {
                         let bind = sql!("UPDATE subscriptions SET bound = TRUE WHERE id = {id}", id = found.id);
                         transaction.execute(bind).await?;

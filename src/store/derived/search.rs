@@ -85,7 +85,8 @@ impl Store {
         let mut reader = self.database.reader().await?;
         reader.begin_reading().await?;
         let overlay = self.note_overlay(Overlay::read(&mut reader).await)?;
-        let resolved = ResolvedFilter::unresolved(&mut reader, filter, self.reach()).await?;
+        let wanted = self.reach().narrowed_to(&mut reader, &filter.forms).await?;
+        let resolved = ResolvedFilter::unresolved(filter, self.reach(), wanted);
         let search = select_page_with_total(None, &resolved, SearchPlan::ScanDocuments, page);
         let rows = reader.fetch_all(overlay.statement(reader.dialect(), search)).await?;
         let (ids, total) = ids_and_total(&rows)?;

@@ -61,11 +61,13 @@ impl Store {
         self.reach().is_all() || self.is_of_caller(subscription)
     }
 
-    /// Whether a subscription is what the caller asks for if it subscribes to the same: its own, or one that is not bound to
-    /// another token and sends as much.
-    pub(super) fn would_be(&self, subscription: &Subscription, bound: bool) -> bool {
-        let is_shared = !subscription.bound && !bound && subscription.reach.is_all() && self.reach().is_all();
-        is_shared || self.is_of_caller(subscription)
+    /// The subscription that the caller gets who subscribes to the same: its own, or one that is not bound to another token and
+    /// sends as much.
+    pub(super) fn the_same(&self, known: Vec<Subscription>, bound: bool) -> Option<Subscription> {
+        let is_shared = |one: &Subscription| !bound && !one.bound && one.reach.is_all() && self.reach().is_all();
+        let own = known.iter().position(|one| self.is_of_caller(one));
+        let at = own.or_else(|| known.iter().position(is_shared))?;
+        known.into_iter().nth(at)
     }
 
     fn is_of_caller(&self, subscription: &Subscription) -> bool {

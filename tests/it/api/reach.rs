@@ -263,8 +263,9 @@ on_both_databases! {
             ("UPDATE forms SET parent_id = 2 WHERE id = 4", [true, true, false]),
             // Within all of them.
             ("UPDATE forms SET parent_id = 1 WHERE id = 4", [false, false, false]),
-            ("UPDATE forms SET parent_id = 4 WHERE id = 1", [false, false, false]),
-            ("UPDATE forms SET parent_id = NULL WHERE id = 1", [false, false, false]),
+            // Form 1 comes below form 4, which is named, and goes again.
+            ("UPDATE forms SET parent_id = 4 WHERE id = 1", [false, true, false]),
+            ("UPDATE forms SET parent_id = NULL WHERE id = 1", [false, true, false]),
             ("UPDATE forms SET parent_id = NULL WHERE id = 4", [true, true, false]),
             // Out of reach.
             ("UPDATE forms SET parent_id = 4 WHERE id = 5", [false, false, false]),

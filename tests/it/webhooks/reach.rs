@@ -162,7 +162,7 @@ on_both_databases! {
     async fn narrowing_a_token_ends_what_a_sender_has_read_before(engine: Engine) {
         let scene = Scene::with(engine, |webhooks| _ = webhooks.insert("per_subscription".into(), 1.into())).await;
         let token = scene.limited(&[1, 3]).await;
-        let slow = |nth| if nth == 0 { vec![Act::Pause(Duration::from_secs(3))] } else { Vec::new() };
+        let slow = |nth| if nth == 0 { vec![Act::Pause(Duration::from_secs(8))] } else { Vec::new() };
         let receiver = Receiver::start(move |nth| [slow(nth), Act::status(200)].concat()).await;
         let id = &token.subscribe(&receiver, &json!({})).await["id"];
         scene.acted(id, "pause", &json!({})).await;

@@ -62,7 +62,7 @@ impl<'f> ResolvedFilter<'f> {
         filter: &'f SubmissionFilter,
         reach: &'f FormReach,
     ) -> Result<Self, StoreError> {
-        let unresolved = Self::unresolved(reader, filter, reach).await?;
+        let unresolved = Self::unresolved(filter, reach, reach.narrowed_to(reader, &filter.forms).await?);
         if let CoveredForms::WithSubForms(wanted) = &unresolved.forms {
             for steps in STEPS {
                 if let Some(forms) = descend(reader, wanted, steps).await? {
@@ -76,17 +76,13 @@ impl<'f> ResolvedFilter<'f> {
         Ok(unresolved)
     }
 
-    /// Leaves finding the sub-forms to the statements of the search.
-    pub(super) async fn unresolved(
-        reader: &mut PooledConnection,
-        filter: &'f SubmissionFilter,
-        reach: &'f FormReach,
-    ) -> Result<Self, StoreError> {
-        let forms = match reach.narrowed_to(reader, &filter.forms).await? {
+    /// Leaves finding the sub-forms to the statements of the search. `wanted` is the reach narrowed to the forms of the filter.
+    pub(super) fn unresolved(filter: &'f SubmissionFilter, reach: &'f FormReach, wanted: FormReach) -> Self {
+        let forms = match wanted {
             FormReach::All => CoveredForms::All,
             FormReach::Forms(forms) => CoveredForms::WithSubForms(forms),
         };
-        Ok(Self { filter, reach, forms, is_settled: true })
+        Self { filter, reach, forms, is_settled: true }
     }
 }
 
