@@ -2,6 +2,7 @@
 
 use askama::Template;
 use http::StatusCode;
+use http::header::RETRY_AFTER;
 
 use super::domain_words::Piece;
 use super::domains::{CHECK_LIMIT, HostRow, domains_of};
@@ -16,6 +17,9 @@ use crate::error::Refusal;
 use crate::host::HostName;
 use crate::reply::Reply;
 use crate::store::registry::DomainState;
+
+/// After how many seconds one of the checks that an account may ask for in a minute is surely free again.
+const CHECKED_AGAIN: u64 = 60;
 
 #[derive(Template)]
 #[template(path = "domain.html", config = "src/administration/askama.toml")]
@@ -122,7 +126,8 @@ pub(super) async fn change(change: &Change<'_>, segment: &str) -> Result<Reply, 
                 HostCheck::Soon => "asked",
                 HostCheck::TooOften => {
                     let text = &member.area.texts.domain.too_often;
-                    return show_with(member, segment, StatusCode::TOO_MANY_REQUESTS, None, Some(text)).await;
+                    let refused = show_with(member, segment, StatusCode::TOO_MANY_REQUESTS, None, Some(text)).await?;
+                    return Ok(refused.with_header(RETRY_AFTER, CHECKED_AGAIN.into()));
                 }
             };
             Ok(member.area.see_other(&format!("/domains/{host}?done={done}")))

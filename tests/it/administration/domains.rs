@@ -35,6 +35,8 @@ pub(super) struct Domains {
     pub(super) scene: Scene,
     pub(super) zones: Zones,
     registry: String,
+    /// The URL of the database of `acme`.
+    account: String,
 }
 
 impl Domains {
@@ -55,10 +57,10 @@ impl Domains {
             site = site.gateway("acme", down_authority());
         }
         let scene = Scene::of(site);
-        for slug in ["acme", "globex"] {
-            let database = engine.database(scene.site.folder(), slug);
+        let databases = ["acme", "globex"].map(|slug| engine.database(scene.site.folder(), slug));
+        for (slug, database) in ["acme", "globex"].into_iter().zip(&databases) {
             let address = scene.site.host(slug);
-            let mut add = vec!["tenant", "add", slug, "--address", &address, "--database", &database];
+            let mut add = vec!["tenant", "add", slug, "--address", &address, "--database", database];
             add.extend(["--migrate", "--wait", "60"]);
             if certificates == Certificates::OfDownAuthority && slug == "acme" {
                 add.extend(["--domain", LISTED]);
@@ -66,7 +68,13 @@ impl Domains {
             let added = scene.site.run_in_thread(&add).await;
             assert_eq!(added.code, 0, "{}", added.stderr);
         }
-        Self { scene, zones, registry }
+        let [account, _] = databases;
+        Self { scene, zones, registry, account }
+    }
+
+    /// The database of `acme`.
+    pub(super) async fn database(&self) -> Database {
+        Database::connect(&self.account).await
     }
 
     /// Lets a tenant have many domains that were added.

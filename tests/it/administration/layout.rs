@@ -77,7 +77,7 @@ impl Layout {
         let api = own.caller.with(&value);
         let group = json!({ "name": "Vertrieb", "members": [{ "email": "ana.musterfrau@kunden.acme.example" }] });
         assert_eq!(api.put("/api/v1/group").json(&group).send().await.status, 201);
-        let database = scene.database("acme").await;
+        let database = domains.database().await;
         let now = jiff::Timestamp::now().as_microsecond();
         let hour = (now - 30 * 3_600_000_000) / 3_600_000_000 * 3_600_000_000;
         for statement in [

@@ -76,7 +76,7 @@ impl Answer {
             let once = |tag: &str| text.matches(tag).count() == 1;
             // The bars of a chart have titles of their own.
             let titles = text.matches("<title>").count() - text.matches("<g><title>").count();
-            titles == 1 && once("<h1>") && once("<main id=\"main\"") && text.ends_with("</html>")
+            titles == 1 && once("<h1") && once("<main id=\"main\"") && text.ends_with("</html>")
         };
         must(
             is_page

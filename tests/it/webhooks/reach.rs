@@ -228,7 +228,7 @@ on_both_databases! {
             assert_eq!(listed["meta"]["total"], ids.len());
             ids
         };
-        assert_eq!(list(&one.client).await, [own.clone()]);
+        assert_eq!(list(&one.client).await, std::slice::from_ref(&own));
         assert_eq!(list(&scene.client).await, [of_all.clone(), own.clone(), others.clone()]);
         for id in [&of_all, &others] {
             let path = format!("/api/v1/subscribe/{}", id.as_str().unwrap());
