@@ -57,7 +57,7 @@ on_both_databases! {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
 
-        let output = scene.run(&["acme", "account", "new"]);
+        let output = scene.run_in_thread(&["acme", "account", "new"]).await;
         assert_eq!(output.code, 0, "{output:?}");
         assert!(output.stdout.starts_with("pebble: https://") && output.stdout.contains("/my-account/"), "{output:?}");
         assert_ne!(account_key(&scene).await.thumbprint(), key.thumbprint());
@@ -81,13 +81,13 @@ on_both_databases! {
         let key = account_key(&scene).await;
         let refusal = Fault::refusal(400, "externalAccountRequired", "the key was used before");
         scene.proxy.break_all(Kind::Account, refusal);
-        let output = scene.run(&["acme", "account", "new"]);
+        let output = scene.run_in_thread(&["acme", "account", "new"]).await;
         assert_eq!(output.code, 1, "{output:?}");
         assert!(output.stderr.contains("nothing was changed") && output.stderr.contains("the key was used before"), "{output:?}");
         assert_eq!(account_key(&scene).await.thumbprint(), key.thumbprint());
         // One that only does not answer registers it later.
         scene.proxy.break_all(Kind::Account, Fault::refusal(503, "serverInternal", "busy"));
-        let output = scene.run(&["acme", "account", "new"]);
+        let output = scene.run_in_thread(&["acme", "account", "new"]).await;
         assert!(output.code == 0 && output.stderr.contains("registered with the next order"), "{output:?}");
         assert_ne!(account_key(&scene).await.thumbprint(), key.thumbprint());
         scene.proxy.heal();

@@ -17,6 +17,7 @@ use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
+use tokio::task::spawn_blocking;
 use tokio_rustls::TlsConnector;
 
 use crate::support::acme_proxy::AcmeProxy;
@@ -213,6 +214,14 @@ impl Scene {
     pub(super) fn run(&self, command: &[&str]) -> Output {
         self.write(0);
         formgate(&[command, &["--config", &self.config(0).display().to_string()]].concat())
+    }
+
+    /// The same in a thread, for a command that connects to the proxy before the CA.
+    pub(super) async fn run_in_thread(&self, command: &[&str]) -> Output {
+        self.write(0);
+        let config = self.config(0).display().to_string();
+        let arguments: Vec<String> = command.iter().chain(&["--config", &config]).map(ToString::to_string).collect();
+        spawn_blocking(move || formgate(&arguments)).await.expect("the command ends")
     }
 
     /// The registry, past every node.
