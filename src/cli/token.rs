@@ -296,7 +296,11 @@ async fn rotate(command: &RotateArgs) -> Result<()> {
             Rotated::Existing(_) => bail!("a command sends no form"),
         };
     announce(&command.tenant).await;
-    let until = if command.overlap.is_zero() { "is revoked".to_owned() } else { format!("expires at {old_until}") };
+    let until = if command.overlap.is_zero() {
+        "is revoked".to_owned()
+    } else {
+        format!("expires at {}", Rfc3339Micros(old_until))
+    };
     let shown = show(&store, &token).await.with_context(|| format!("token {id} {until}"));
     store.close().await;
     shown?;

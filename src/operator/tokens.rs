@@ -62,7 +62,7 @@ pub(super) async fn revoke(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
 }
 
 fn describe(token: &TokenRecord, now: Timestamp) -> Value {
-    json!({
+    let mut described = json!({
         "id": token.id,
         "name": token.name,
         "prefix": token.prefix,
@@ -75,5 +75,7 @@ fn describe(token: &TokenRecord, now: Timestamp) -> Value {
         "last_used_at": token.last_used_at.map(Rfc3339Micros),
         "last_used_route": token.last_used_route,
         "last_used_network": token.last_used_network,
-    })
+    });
+    described.as_object_mut().expect("it is one").extend(token.limits.to_json());
+    described
 }

@@ -65,8 +65,8 @@ impl DeclaredFormat {
         if is_utf_16_or_32(body) {
             return Err(Refusal::UnsupportedCharset);
         }
-        let first = body.trim_ascii_start().first();
-        let is_json = matches!(first, None | Some(b'{' | b'[' | b'"' | 0xef));
+        let body = body.trim_ascii();
+        let is_json = body == b"null" || matches!(body.first(), None | Some(b'{' | b'[' | b'"' | 0xef));
         if self.is_form && !is_json { Err(Refusal::UnsupportedForm { sent: FORM }) } else { Ok(()) }
     }
 }
@@ -168,6 +168,8 @@ mod tests {
             (" \n{\"search\": \"a=b\"}", true),
             ("\u{feff}{}", true),
             ("[]", true),
+            ("null\n", true),
+            ("null=1", false),
             ("search=abc", false),
             ("%7B%7D", false),
             ("a", false),
