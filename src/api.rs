@@ -99,7 +99,7 @@ pub type Handler = for<'a> fn(&'a Admitted, Call<'a>) -> BoxFuture<'a, Result<Re
 /// What an endpoint does, and for whom.
 #[derive(Clone, Copy, Debug)]
 pub struct Action {
-    /// The scopes that a token needs, all of them. The first one that it lacks is the one that it is told.
+    /// The scopes that a token needs, all of them. The refusal names the first one that it lacks.
     pub scopes: &'static [Scope],
     /// Carries the request out.
     pub handler: Handler,

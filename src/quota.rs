@@ -211,7 +211,7 @@ impl Quota {
         }
     }
 
-    /// What an admitted request is told.
+    /// The budget and the usage that the response to an admitted request reports.
     fn admitted(
         outcomes: Outcomes,
         account: LimitedAccount<'_>,

@@ -31,7 +31,7 @@ static REPORTS: Semaphore = Semaphore::const_new(32);
 
 impl Gate {
     /// Spends one request of the account's budget, and of the token's own if it has one. Sets `budget` to the nearer one as
-    /// soon as it is known, even if the request is refused.
+    /// soon as it is known, also for a request that is refused.
     ///
     /// # Errors
     /// [`Refusal::QuotaExhausted`], [`Refusal::QuotaUnavailable`], [`Refusal::DatabaseUnavailable`],

@@ -50,7 +50,7 @@ impl Claims {
 }
 
 /// A claim by its name, or by the names that lead to it, with dots between them: `realm_access.roles`. A longer name of a claim
-/// wins over a shorter one, so a name that has dots itself, such as `https://example.com/roles`, is found as it is written.
+/// wins over a shorter one, so a name with dots, such as `https://example.com/roles`, is found too.
 fn find<'c>(claims: &'c Value, name: &str) -> Option<&'c Value> {
     let claims = claims.as_object()?;
     let dots = name.rmatch_indices('.').map(|(dot, _)| dot);

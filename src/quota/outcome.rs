@@ -72,7 +72,7 @@ impl Outcomes {
     }
 }
 
-/// A window that is full until an instant. Only the passing of time frees a place, so nobody needs to ask before then.
+/// A window that is full until an instant. Only time frees a place, so Redis is not called before then.
 #[derive(Clone, Debug)]
 pub(super) struct Full {
     /// In microseconds of [`Quota::now`](super::Quota).
