@@ -2,7 +2,7 @@
 //!
 //! Owns the order of startup and shutdown. Everything that can fail happens before the first connection is accepted.
 //! Shutdown: report not ready, give load balancers time to notice, refuse new connections, drain requests in flight and
-//! webhooks, write unwritten last-used times, close the databases.
+//! webhooks, write what requests left, close the databases.
 
 mod changes;
 mod databases;
@@ -53,8 +53,8 @@ use crate::shared::{RedisClient, RedisClientError, RedisConnections};
 use crate::shares::Shares;
 use crate::store::Connections;
 use crate::systemd::{InheritedSockets, SocketActivationError};
-use crate::tenant::last_used::{self, Due};
 use crate::tenant::usage::minutes::{PublishMinutes, SharedMinutes};
+use crate::tenant::written_behind::{self, Due};
 use crate::tenant::{
     DatabaseServers, Directory, NoticedWrites, SubscriptionChanges, SubscriptionLedger, TokenChanges, TokenVerifier,
 };
@@ -64,7 +64,7 @@ pub use descriptors::{DescriptorShare, raise_limit};
 use own_services::RefuseOwnServices;
 use readiness::ReadinessParts;
 pub use reload::Reloader;
-use tasks::{CloseIdleConnections, WriteLastUsed};
+use tasks::{CloseIdleConnections, WriteUnwritten};
 pub use watch::watch;
 
 /// How long closing the databases may take.
@@ -111,7 +111,7 @@ pub struct Running {
     shutdown_delay: Duration,
     drain: Duration,
     draining: Arc<AtomicBool>,
-    last_used: AbortOnDropHandle<()>,
+    write_behind: AbortOnDropHandle<()>,
     databases: Arc<Databases>,
     /// The delivery of webhooks, and its tasks.
     webhooks: Option<(Webhooks, Vec<AbortOnDropHandle<()>>)>,
@@ -259,7 +259,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         known: BTreeSet::new(),
         looked_up_at: None,
     };
-    let last_used = background::start(WriteLastUsed(directory), tasks);
+    let write_behind = background::start(WriteUnwritten(directory), tasks);
     // Nothing can fail any more, so that no row of a node that never ran is waited for; and nothing is accepted yet.
     if let Some(following) = &following {
         if webhooks.is_some() {
@@ -317,7 +317,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     Ok(Running {
         serving: edge.serve(listeners),
         admin,
-        last_used,
+        write_behind,
         webhooks,
         following,
         config: served_config,
@@ -421,11 +421,11 @@ impl Running {
             }
         }
         // Stopped before the final write, so that the two don't write concurrently.
-        drop(self.last_used);
+        drop(self.write_behind);
         let directory = self.pipeline.gate.directory.load_full();
         // Bounded by the time limit of Redis.
         self.pipeline.gate.minutes.publish().await;
-        last_used::write(directory.tenants().filter_map(|tenant| tenant.last_used(Due::All)).collect()).await;
+        written_behind::write(directory.tenants().filter_map(|tenant| tenant.write_behind(Due::All)).collect()).await;
         // Concurrently: a database that hangs must not hold up the others.
         let closed = join_all(directory.tenants().map(|tenant| tenant.database.close()));
         if timeout(CLOSE_LIMIT, closed).await.is_err() {

@@ -154,7 +154,7 @@ impl Pipeline {
             }
         };
         if let Some(tenant) = &context.tenant {
-            tenant.write_last_used();
+            tenant.write_behind_request();
         }
         let (reply, refusal) = match outcome {
             Ok(reply) => (reply, None),

@@ -94,8 +94,8 @@ pub use subscriptions::{
     SubscriptionCounts, SubscriptionEvent, SubscriptionKey, Unsubscription, Written,
 };
 pub use tokens::{
-    ChangedToken, CommitMark, CreatedToken, LimitFault, ListFault, Networks, NewToken, RequestCounts, RotatedToken,
-    Scope, Scopes, TokenHour, TokenLimits, TokenRecord, TokenUse, UsesNotWritten,
+    ChangedToken, CommitMark, CreatedToken, LimitFault, ListFault, Networks, NewToken, NotWritten, RequestCounts,
+    RotatedToken, Scope, Scopes, TokenHour, TokenLimits, TokenRecord, TokenUse, Unwritten,
 };
 
 use crate::memory::RowMemory;

@@ -17,6 +17,7 @@ pub mod token;
 mod tokens;
 pub mod usage;
 mod verify;
+pub mod written_behind;
 
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
@@ -35,7 +36,6 @@ pub use database_owners::DatabaseOwners;
 pub use database_servers::DatabaseServers;
 pub use directory::{Directory, RemovedDatabase, TenantDatabases, TokenChanges, close_removed};
 pub use in_flight::{InFlight, InFlightPermit};
-use last_used::{Due, UnwrittenUses};
 pub use names::TokenNames;
 pub use network::shown_network;
 pub use noticed_writes::{NoticedWrites, WaitingReader};
@@ -43,6 +43,7 @@ pub use subscription_changes::{SubscriptionChanges, SubscriptionLedger};
 pub use token::Token;
 pub use tokens::{Generation, Tokens};
 pub use verify::TokenVerifier;
+use written_behind::{Due, WriteBehind};
 
 /// One tenant as the gateway serves it.
 #[derive(Debug)]
@@ -117,16 +118,16 @@ impl Tenant {
         self.account.get_or_init(account).limited(self.requests_per_minute)
     }
 
-    /// The last-used times of its tokens that are due to be written.
+    /// The write of what its requests left, if something is due.
     #[must_use]
-    pub fn last_used(&self, due: Due) -> Option<UnwrittenUses> {
-        UnwrittenUses::find(&self.slug, &self.tokens, &self.database, due)
+    pub fn write_behind(&self, due: Due) -> Option<WriteBehind> {
+        WriteBehind::find(&self.slug, &self.tokens, &self.database, due)
     }
 
-    /// Writes the last-used times that are due, in the background, after a request has put its connection back.
-    pub fn write_last_used(&self) {
+    /// Writes what is due, in the background, after a request has put its connection back.
+    pub fn write_behind_request(&self) {
         if self.tokens.last_used.becomes_due()
-            && let Some(due) = self.last_used(Due::AfterRequest)
+            && let Some(due) = self.write_behind(Due::AfterRequest)
         {
             tokio::spawn(due.write());
         }

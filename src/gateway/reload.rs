@@ -24,7 +24,7 @@ use crate::file_stamp::FileStamp;
 use crate::registry::{FileTenants, Followed, Following};
 use crate::request::Pipeline;
 use crate::store::with_causes;
-use crate::tenant::{self, DatabaseServers, Directory, RemovedDatabase, last_used};
+use crate::tenant::{self, DatabaseServers, Directory, RemovedDatabase, written_behind};
 
 /// How many faults of a refused configuration are logged. `formgate check` lists all.
 ///
@@ -157,7 +157,8 @@ impl Reloader {
         };
         let tenants = directory.len();
         // Written before the tenants are removed: a stop soon after this must not lose it.
-        last_used::write(before.removed_in(&directory).iter().filter_map(RemovedDatabase::last_used).collect()).await;
+        let removed = before.removed_in(&directory);
+        written_behind::write(removed.iter().filter_map(RemovedDatabase::write_behind).collect()).await;
         // Certificates before tenants, so that a new tenant is served from its first handshake.
         self.certificates.replace(certificate);
         let after = Arc::new(directory);

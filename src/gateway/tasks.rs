@@ -1,4 +1,4 @@
-//! The background tasks of no other module: writing last-used times of tokens, and closing idle database connections.
+//! The background tasks of no other module: writing what requests left, and closing idle database connections.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,26 +8,26 @@ use arc_swap::ArcSwap;
 use crate::background::{Run, Task};
 use crate::store::Connections;
 use crate::tenant::Directory;
-use crate::tenant::last_used::{self, Due};
+use crate::tenant::written_behind::{self, Due};
 
-/// How often last-used times are collected that no request wrote.
+/// How often what no request wrote is collected.
 ///
-/// Larger: a time that could not be written is written later. Smaller: all tenants are checked more often for nothing.
-const LAST_USED_INTERVAL: Duration = Duration::from_secs(60);
+/// Larger: what could not be written is written later. Smaller: all tenants are checked more often for nothing.
+const WRITE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Writes last-used times of tokens whose tenants have sent no further request.
-pub(super) struct WriteLastUsed(pub(super) Arc<ArcSwap<Directory>>);
+/// Writes what requests left of tenants that have sent no further one.
+pub(super) struct WriteUnwritten(pub(super) Arc<ArcSwap<Directory>>);
 
-impl Task for WriteLastUsed {
+impl Task for WriteUnwritten {
     const NAME: &'static str = "last_used";
 
     fn interval(&self) -> Duration {
-        LAST_USED_INTERVAL
+        WRITE_INTERVAL
     }
 
     async fn run(&mut self) -> Run {
-        let due = self.0.load().tenants().filter_map(|tenant| tenant.last_used(Due::Afterwards)).collect();
-        last_used::write(due).await;
+        let due = self.0.load().tenants().filter_map(|tenant| tenant.write_behind(Due::Afterwards)).collect();
+        written_behind::write(due).await;
         Run::Succeeded
     }
 }

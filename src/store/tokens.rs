@@ -9,15 +9,17 @@ mod hours;
 mod last_used;
 mod limits;
 mod rotating;
+mod written_behind;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 pub use self::changing::ChangedToken;
 pub use self::hours::{CommitMark, RequestCounts, TokenHour};
-pub use self::last_used::{TokenUse, UsesNotWritten};
+pub use self::last_used::TokenUse;
 pub use self::limits::{LimitFault, ListFault, Networks, Scope, Scopes, TokenLimits};
 pub use self::rotating::RotatedToken;
+pub use self::written_behind::{NotWritten, Unwritten};
 use super::audit::{self, Actor, AuditEntry};
 use super::engine::{Transaction, retry};
 use super::statement::{Row, Sql, sql};

@@ -17,7 +17,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::time::sleep;
 
 use self::shards::Shards;
-use super::last_used::{self, Due, UnwrittenUses};
+use super::written_behind::{self, Due, WriteBehind};
 use super::{DatabaseOwners, Tenant, TenantDatabase, Tokens};
 use crate::config::TenantConfig;
 use crate::host::HostName;
@@ -302,10 +302,10 @@ impl RemovedDatabase {
         self.user.strong_count() > 0
     }
 
-    /// Its tokens' unwritten last-used times.
+    /// Writes what its requests left.
     #[must_use]
-    pub fn last_used(&self) -> Option<UnwrittenUses> {
-        UnwrittenUses::find(&self.slug, &self.tokens, &self.database, Due::All)
+    pub fn write_behind(&self) -> Option<WriteBehind> {
+        WriteBehind::find(&self.slug, &self.tokens, &self.database, Due::All)
     }
 
     /// Closes the connections, after waiting for those in use.
@@ -324,7 +324,7 @@ pub async fn close_removed(mut left: Vec<RemovedDatabase>) {
     while !left.is_empty() {
         let unused: Vec<_> = left.extract_if(.., |left| !left.is_in_use()).collect();
         // Uses noted by requests that were in flight when the database was left out.
-        last_used::write(unused.iter().filter_map(RemovedDatabase::last_used).collect()).await;
+        written_behind::write(unused.iter().filter_map(RemovedDatabase::write_behind).collect()).await;
         for left in unused {
             left.close().await;
         }

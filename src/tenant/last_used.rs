@@ -1,11 +1,6 @@
 //! When tokens were last used, to the minute, for which route and from which network: recorded in memory, and written
-//! at most once an hour for each account, together with the hours of [`super::usage`].
-//!
-//! With thousands of SQLite files, what costs is not the write but opening a file for it, and the log that the next
-//! close has to write back. So a time is written right after a request that used the database, while its connection
-//! is still open ([`Due::AfterRequest`]). Only if there is no such request for another hour is a connection opened for
-//! it ([`Due::Afterwards`]). A normal stop writes all unwritten times; a crash loses the times of the last hour or two.
-//! Whenever a time is due, everything that is not written yet goes with it.
+//! at most once an hour for each account, together with the hours of [`super::usage`] ([`super::written_behind`]). A crash
+//! loses the times of the last hour or two.
 //!
 //! A write is a commit, so when a token's cached look-up next expires, the database is read again instead of
 //! the files' stamp (`verify.rs`). The new stamp can't be recorded with the write: another program could commit
@@ -14,32 +9,21 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
 use super::usage::TokenUsage;
-use super::{TenantDatabase, Token, Tokens, shown_network};
-use crate::store::{Store, TokenRecord, TokenUse, UsesNotWritten, with_causes};
+use super::written_behind::Due;
+use super::{Token, shown_network};
+use crate::store::{TokenRecord, TokenUse};
 
 const SECONDS_A_MINUTE: i64 = 60;
 
 /// Minutes between two writes for a token in use.
 ///
 /// Larger: lists show an older time for it. Smaller: databases are written more often.
-const PAUSE: i64 = 60;
-
-/// How many tenants are written concurrently.
-///
-/// Larger: more connections are opened at once. Smaller: a few databases that hang hold up the rest.
-const MAX_CONCURRENT: usize = 32;
-
-/// How long a round of writes waits for the next one to succeed.
-///
-/// Larger: databases that hang delay a stop. Smaller: slow databases are written at a later attempt.
-const LIMIT: Duration = Duration::from_secs(5);
+pub(super) const PAUSE: i64 = 60;
 
 /// The recorded uses of one tenant's tokens.
 #[derive(Debug, Default)]
@@ -54,17 +38,6 @@ struct Uses {
     by_token: HashMap<i64, LastUse>,
     /// When a connection was last opened to write them.
     opened: Option<i64>,
-}
-
-/// Which recorded uses are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
-    /// Those of tokens not written for an hour. Their request has just ended.
-    AfterRequest,
-    /// Uses that were due an hour ago.
-    Afterwards,
-    /// All.
-    All,
 }
 
 /// The last recorded use of a token.
@@ -95,17 +68,6 @@ impl UseTimes {
 
     fn is_due(self, due: Due, now: i64) -> bool {
         self.used > self.written && due.is_reached(now.saturating_sub(self.written))
-    }
-}
-
-impl Due {
-    /// Whether what was last written, or began to wait, this many minutes ago is due.
-    fn is_reached(self, age: i64) -> bool {
-        match self {
-            Self::AfterRequest => age >= PAUSE,
-            Self::Afterwards => age >= 2 * PAUSE,
-            Self::All => true,
-        }
     }
 }
 
@@ -140,14 +102,14 @@ impl LastUsed {
     }
 
     /// The uses that are not written, by token.
-    fn unwritten(&self) -> Vec<TokenUse> {
+    pub(super) fn unwritten(&self) -> Vec<TokenUse> {
         let uses = self.lock();
         let unwritten = uses.by_token.iter().filter(|(_, last)| last.times.used > last.times.written);
         unwritten.map(|(id, last)| last.stored(*id)).collect()
     }
 
     /// Whether any use is due to be written.
-    fn is_due(&self, due: Due, now: i64) -> bool {
+    pub(super) fn is_due(&self, due: Due, now: i64) -> bool {
         self.lock().by_token.values().any(|last| last.times.is_due(due, now))
     }
 
@@ -170,7 +132,7 @@ impl LastUsed {
     }
 
     /// Whether a connection may be opened for a write. Once an hour.
-    fn may_open(&self, now: i64) -> bool {
+    pub(super) fn may_open(&self, now: i64) -> bool {
         let opened = &mut self.lock().opened;
         let may_open = opened.is_none_or(|opened| now - opened >= PAUSE);
         if may_open {
@@ -179,7 +141,7 @@ impl LastUsed {
         may_open
     }
 
-    fn mark_written(&self, used: &[TokenUse]) {
+    pub(super) fn mark_written(&self, used: &[TokenUse]) {
         let mut uses = self.lock();
         for used in used {
             if let Some(LastUse { times, .. }) = uses.by_token.get_mut(&used.id) {
@@ -196,103 +158,6 @@ impl LastUsed {
 /// The whole minutes from 1970 to an instant.
 pub(super) fn minute_of(instant: Timestamp) -> i64 {
     instant.as_second().div_euclid(SECONDS_A_MINUTE)
-}
-
-/// What is to be written to one tenant's database.
-#[derive(Debug)]
-pub struct UnwrittenUses {
-    slug: Arc<str>,
-    tokens: Arc<Tokens>,
-    store: Arc<Store>,
-    due: Due,
-}
-
-impl UnwrittenUses {
-    /// What is due, if anything, while the database is open: recording a use implies that it was opened.
-    pub(super) fn find(slug: &Arc<str>, tokens: &Arc<Tokens>, database: &TenantDatabase, due: Due) -> Option<Self> {
-        let now = minute_of(Timestamp::now());
-        let is_counted_due = || tokens.usage.age(now).is_some_and(|age| due.is_reached(age));
-        if !tokens.last_used.is_due(due, now) && !is_counted_due() {
-            return None;
-        }
-        Some(Self { slug: Arc::clone(slug), tokens: Arc::clone(tokens), store: database.if_open()?, due })
-    }
-
-    /// Writes them. If that fails, they are kept for the next attempt. Returns whether it succeeded.
-    pub(super) async fn write(self) -> bool {
-        // A task of its own: a caller that stops waiting must not leave the outcome of a commit unknown.
-        tokio::spawn(self.write_in_turn()).await.unwrap_or(false)
-    }
-
-    async fn write_in_turn(self) -> bool {
-        let usage = &self.tokens.usage;
-        let _turn = usage.writing.lock().await;
-        match self.try_to_write().await {
-            Ok(is_written) => is_written,
-            Err(error) => {
-                if let UsesNotWritten::InDoubt { mark, .. } = error {
-                    usage.doubt(Some(mark));
-                }
-                tracing::warn!(
-                    tenant = &*self.slug,
-                    cause = with_causes(&error),
-                    "uses of tokens not written; they are written at the next attempt"
-                );
-                false
-            }
-        }
-    }
-
-    async fn try_to_write(&self) -> Result<bool, UsesNotWritten> {
-        let Tokens { last_used, usage, .. } = &*self.tokens;
-        if let Some(mark) = usage.in_doubt() {
-            match self.store.is_committed(mark).await? {
-                None => return Ok(false),
-                Some(true) => usage.confirm(),
-                Some(false) => usage.doubt(None),
-            }
-        }
-        let now = Timestamp::now();
-        // Another write may have just finished.
-        let (used, hours) = (last_used.unwritten(), usage.take(now));
-        if used.is_empty() && hours.is_empty() {
-            usage.confirm();
-            return Ok(true);
-        }
-        if !self.store.write_uses_if_idle(&used, &hours, now).await? {
-            let may_open = match self.due {
-                // The next request may leave a connection.
-                Due::AfterRequest => false,
-                Due::Afterwards => last_used.may_open(minute_of(now)),
-                Due::All => true,
-            };
-            if !may_open {
-                return Ok(false);
-            }
-            self.store.write_uses(&used, &hours, now).await?;
-        }
-        last_used.mark_written(&used);
-        usage.confirm();
-        Ok(true)
-    }
-}
-
-/// Writes each tenant's uses.
-pub async fn write(writes: Vec<UnwrittenUses>) {
-    // Concurrently: a tenant whose database hangs must not hold up the others.
-    let mut written = stream::iter(writes).map(UnwrittenUses::write).buffer_unordered(MAX_CONCURRENT);
-    let mut deadline = tokio::time::Instant::now() + LIMIT;
-    loop {
-        match tokio::time::timeout_at(deadline, written.next()).await {
-            Ok(None) => return,
-            Ok(Some(true)) => deadline = tokio::time::Instant::now() + LIMIT,
-            Ok(Some(false)) => {}
-            Err(_) => {
-                tracing::warn!("uses of tokens not written in time; they are written at the next attempt");
-                return;
-            }
-        }
-    }
 }
 
 #[cfg(test)]

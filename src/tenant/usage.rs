@@ -1,7 +1,7 @@
 //! The number of requests of each token: counted in memory, written behind by the hour, and kept by the minute for an hour.
 //!
 //! The minutes are for the chart of the last hour, which nodes add up through Redis ([`minutes`]). The hours wait for the
-//! next write of last-used times ([`super::last_used`]) and go into the same transaction, so they need no connection of
+//! next write of last-used times ([`super::written_behind`]) and go into the same transaction, so they need no connection of
 //! their own. Hours that are being written stay here until the commit is known, so a page that adds up what is stored and
 //! what is not misses none.
 //!

@@ -9,7 +9,7 @@ use crate::config::{Problems, TenantConfig};
 use crate::registry::loading::read_rows;
 use crate::registry::with_files::why_not;
 use crate::store::registry::{Head, RegistryRow};
-use crate::tenant::{Directory, RemovedDatabase, close_removed, last_used};
+use crate::tenant::{Directory, RemovedDatabase, close_removed, written_behind};
 
 /// Up to how many tenants that can't be served are tried again with each change.
 ///
@@ -110,7 +110,7 @@ impl Following {
         let slugs: Vec<_> = put.iter().map(|tenant| Arc::clone(&tenant.slug)).chain(removed.iter().cloned()).collect();
         let left = before.removed_of(&slugs, &after);
         // Written before they are removed: a stop soon after this must not lose it.
-        last_used::write(left.iter().filter_map(RemovedDatabase::last_used).collect()).await;
+        written_behind::write(left.iter().filter_map(RemovedDatabase::write_behind).collect()).await;
         self.servers.announce(put);
         self.directory.store(Arc::clone(&after));
         self.check_files(put).await;
