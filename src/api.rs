@@ -143,20 +143,21 @@ pub static ENDPOINTS: Endpoints<Action> = Endpoints::new(&TABLE);
 
 static TABLE: [Endpoint<Action>; 23] = [
     endpoint!(GET "" "/me", by(ANY, |admitted, _| Box::pin(me::show(admitted)))),
-    endpoint!(GET "" "/openapi.json", by(ANY, |admitted, call| Box::pin(async move { Ok(openapi::show(admitted, &call)) }))),
-    get!("/form", FORMS, forms::list).query(&["page"]),
-    get!("/form/{id}", FORMS, forms::show),
+    endpoint!(GET "" "/openapi.json", by(ANY, |admitted, call| Box::pin(async move { Ok(openapi::show(admitted, &call)) })))
+        .with_etag(),
+    get!("/form", FORMS, forms::list).query(&["page"]).with_etag(),
+    get!("/form/{id}", FORMS, forms::show).with_etag(),
     post!("/submission", SUBMISSIONS, submissions::search).query(&["page"]).body(BodyKind::Ordinary),
     get!("/submission/changes", SUBMISSIONS, changes::list)
         .query(&["cursor", "limit", "forms", "wait"])
         .time(TimeLimit::Waiting(changes::MAX_WAIT)),
-    get!("/submission/{id}", SUBMISSIONS, submissions::show),
+    get!("/submission/{id}", SUBMISSIONS, submissions::show).with_etag(),
     get!("/group", GROUPS, groups::list).query(&["managed", "external_id", "page"]),
     endpoint!(PUT "" "/group", by(WRITE_GROUPS, |admitted, call| Box::pin(groups::write(admitted, call))))
         .query(&["dry_run", "confirm", "report"])
         .body(BodyKind::Group)
         .time(TimeLimit::Group),
-    get!("/group/{id}", GROUPS, groups::show).query(&["page"]),
+    get!("/group/{id}", GROUPS, groups::show).query(&["page"]).with_etag(),
     delete!("/group/{id}", WRITE_GROUPS, groups::delete),
     get!("/subscribe", WEBHOOKS, subscriptions::list).query(&["page"]),
     post!("/subscribe", WEBHOOKS_AND_SUBMISSIONS, subscriptions::subscribe).body(BodyKind::Ordinary),

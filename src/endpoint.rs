@@ -25,6 +25,8 @@ pub struct Endpoint<H> {
     pub body: BodyKind,
     /// How long it may take.
     pub time: TimeLimit,
+    /// Whether its answer has an `ETag`.
+    pub has_etag: bool,
     /// What carries it out.
     pub handler: H,
 }
@@ -67,7 +69,8 @@ pub(crate) use endpoint;
 impl<H> Endpoint<H> {
     /// Called by [`endpoint!`].
     pub(crate) const fn new(method: Method, name: &'static str, path: &'static str, handler: H) -> Self {
-        Self { method, name, path, query: &[], body: BodyKind::None, time: TimeLimit::Ordinary, handler }
+        let (body, time) = (BodyKind::None, TimeLimit::Ordinary);
+        Self { method, name, path, query: &[], body, time, has_etag: false, handler }
     }
 
     /// With another name.
@@ -85,6 +88,12 @@ impl<H> Endpoint<H> {
     /// With a body.
     pub(crate) const fn body(mut self, body: BodyKind) -> Self {
         self.body = body;
+        self
+    }
+
+    /// With an `ETag` in its answer.
+    pub(crate) const fn with_etag(mut self) -> Self {
+        self.has_etag = true;
         self
     }
 

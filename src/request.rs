@@ -14,6 +14,7 @@
 mod body;
 mod body_buffer;
 mod coding;
+mod conditional;
 mod encoding;
 mod in_flight;
 mod redirect;
@@ -333,7 +334,11 @@ impl Pipeline {
         };
         time.set_limit(endpoint.time.of(&self.limits));
         let handling = (endpoint.handler.handler)(&admitted, call).instrument(step!("handle"));
-        let serving = async { respond::reserve(handling.await?, &share, &rows) };
+        let serving = async {
+            let reply = handling.await?;
+            let reply = if endpoint.has_etag { conditional::answer(reply, &head.headers) } else { reply };
+            respond::reserve(reply, &share, &rows)
+        };
         time.run(pin!(serving)).await
     }
 }

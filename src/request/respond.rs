@@ -130,7 +130,9 @@ pub(super) async fn build(
     let Reply { status, content, mut headers, mut body, rest, held } = reply;
     let mut encoder = None;
     headers.insert(REQUEST_ID, id.0);
-    headers.insert(CONTENT_TYPE, content.header());
+    if status != StatusCode::NOT_MODIFIED {
+        headers.insert(CONTENT_TYPE, content.header());
+    }
     // An account's data must not be stored by any cache on the path.
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if let Some(budget) = budget {
@@ -173,8 +175,9 @@ pub(super) async fn build(
         }
     }
     if head.method == Method::HEAD {
-        // For a body that is sent, hyper sets it. The length of a streamed one is unknown.
-        if rest.is_none() {
+        // For a body that is sent, hyper sets it. The length of a streamed one is unknown, and so is here that of one that
+        // the client has.
+        if rest.is_none() && status != StatusCode::NOT_MODIFIED {
             headers.insert(CONTENT_LENGTH, body.len().into());
         }
         body = Bytes::new();

@@ -2,6 +2,7 @@
 
 mod account;
 pub(crate) mod changes;
+mod conditional;
 mod counts;
 mod form;
 mod group;

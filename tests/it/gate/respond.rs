@@ -85,9 +85,15 @@ async fn bodies_are_compressed_from_one_kibibyte_on() {
 }
 
 #[tokio::test]
-async fn no_cache_keeps_an_accounts_data() {
+async fn no_cache_on_the_way_keeps_an_accounts_data() {
     let acme = Acme::start();
-    for path in [ME, "/api/v1/form", "/api/v1/nowhere", "/"] {
-        assert_eq!(acme.caller().get(path).send().await.header("cache-control"), Some("no-store"), "{path}");
+    for (path, expected) in [
+        (ME, "no-store"),
+        ("/api/v1/form", "private, no-cache"),
+        ("/api/v1/form/9", "no-store"),
+        ("/api/v1/nowhere", "no-store"),
+        ("/", "no-store"),
+    ] {
+        assert_eq!(acme.caller().get(path).send().await.header("cache-control"), Some(expected), "{path}");
     }
 }

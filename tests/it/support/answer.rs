@@ -112,7 +112,10 @@ impl Answer {
             return special;
         }
         must(self.header("x-request-id").is_some_and(|id| !id.is_empty()), "an answer has X-Request-Id")
-            .or_else(|| must(self.header("content-type") == Some("application/json"), "a body is application/json"))
+            .or_else(|| {
+                let kind = (self.status != 304).then_some("application/json");
+                must(self.header("content-type") == kind, "a body is application/json")
+            })
             .or_else(|| {
                 let (limit, remaining) = (self.number("x-ratelimit-limit"), self.number("x-ratelimit-remaining"));
                 must(limit.is_some() && remaining.is_some(), "an answer has both rate headers")
@@ -123,6 +126,9 @@ impl Answer {
     fn fault_of_body(&self, method: &Method) -> Option<&'static str> {
         if *method == Method::HEAD {
             return if self.body.is_empty() { None } else { Some("an answer to HEAD has no body") };
+        }
+        if self.status == 304 {
+            return if self.body.is_empty() { None } else { Some("a 304 has no body") };
         }
         let refused = self.status.as_u16() >= 400;
         if self.header("content-encoding").is_some() || !(refused || self.is_of_an_account(method)) {

@@ -191,7 +191,7 @@ impl Description {
         if answer.status == 405 {
             return self.allow_deviation(path, answer);
         }
-        if *method == Method::HEAD || answer.header("content-encoding").is_some() {
+        if *method == Method::HEAD || answer.status == 304 || answer.header("content-encoding").is_some() {
             return None;
         }
         self.body_deviation(pointer, &(answer.body)())
