@@ -279,8 +279,10 @@ impl Refusal {
             Self::UnknownPath => message(StatusCode::NOT_FOUND, "Not found"),
             Self::MethodNotAllowed { allow } => message(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed")
                 .with_header(ALLOW, HeaderValue::from_static(allow)),
-            Self::Unauthenticated(_) | Self::WrongNetwork { .. } => message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
-                .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
+            Self::Unauthenticated(_) | Self::WrongNetwork { .. } => {
+                message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
+                    .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+            }
             Self::ScopeMissing { required } => {
                 let message = format!("The token lacks the scope {required}");
                 Reply::json(StatusCode::FORBIDDEN, &ScopeMissingJson { message, required })

@@ -125,7 +125,7 @@ fn agent(headers: &HeaderMap) -> Option<Cow<'_, str>> {
 
 /// The name of a method. A client may have invented others.
 fn method(method: &Method) -> &'static str {
-    const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
+    const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "QUERY"];
     KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
 }
 

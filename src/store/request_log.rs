@@ -137,7 +137,8 @@ const COLUMNS: &str = "at, number, id, token, prefix, method, route, status, dur
 
 impl LoggedRequest {
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
-        let number = |column| Ok::<_, sqlx::Error>(row.get::<Option<i64>>(column)?.and_then(|it| u32::try_from(it).ok()));
+        let number =
+            |column| Ok::<_, sqlx::Error>(row.get::<Option<i64>>(column)?.and_then(|it| u32::try_from(it).ok()));
         Ok(Self {
             key: RequestKey { at: row.get::<Timestamp>(0)?.as_microsecond(), number: row.get(1)? },
             id: row.get(2)?,
@@ -337,7 +338,8 @@ impl Store {
 fn conditions(RequestFilter { token, statuses, since: _ }: &RequestFilter) -> Sql {
     let conditions = [
         token.map(|token| sql!(" AND token = {token}", token)),
-        statuses.map(|(from, to)| sql!(" AND status BETWEEN {from} AND {to}", from = u32::from(from), to = u32::from(to))),
+        statuses
+            .map(|(from, to)| sql!(" AND status BETWEEN {from} AND {to}", from = u32::from(from), to = u32::from(to))),
     ];
     Sql::joined(conditions.into_iter().flatten(), "")
 }

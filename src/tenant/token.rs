@@ -251,7 +251,14 @@ mod tests {
         for value in [format!("Bearer {}", token.expose()), format!("Bearer {mistyped}"), token.expose().to_owned()] {
             assert_eq!(shown(&value).as_deref(), Some(token.shown()), "{value}");
         }
-        for value in ["", "Bearer sk_live_0123456789", "Basic dXNlcjpwYXNzd29yZA==", "Bearer fg_ab", "Bearer fg_a-bcdef", "fg_äöüäöü"] {
+        for value in [
+            "",
+            "Bearer sk_live_0123456789",
+            "Basic dXNlcjpwYXNzd29yZA==",
+            "Bearer fg_ab",
+            "Bearer fg_a-bcdef",
+            "fg_äöüäöü",
+        ] {
             assert_eq!(shown(value), None, "{value}");
         }
         let sent = SentToken::from_authorization(format!("Bearer {}", token.expose()).as_bytes()).unwrap();

@@ -69,6 +69,8 @@ pub struct WriteBehind {
     tokens: Arc<Tokens>,
     store: Arc<Store>,
     due: Due,
+    /// Whether last uses and hours are due.
+    is_hourly_due: bool,
     /// The connection for what is written within seconds. None: nothing of that is due.
     prompt: Option<MayUse>,
 }
@@ -86,12 +88,12 @@ impl WriteBehind {
         let now = minute_of(Timestamp::now());
         let prompt = tokens.prompt.may_use(due, &store, database.is_file());
         let is_counted_due = || tokens.usage.age(now).is_some_and(|age| due.is_reached(age));
-        let is_due = tokens.last_used.is_due(due, now) || is_counted_due();
-        let is_in_vain = prompt == Some(MayUse::Idle) && !is_due && !store.has_idle();
-        if !is_due && prompt.is_none() || is_in_vain {
+        let is_hourly_due = tokens.last_used.is_due(due, now) || is_counted_due();
+        let is_in_vain = prompt == Some(MayUse::Idle) && !is_hourly_due && !store.has_idle();
+        if !is_hourly_due && prompt.is_none() || is_in_vain {
             return None;
         }
-        Some(Self { slug: Arc::clone(slug), tokens: Arc::clone(tokens), store, due, prompt })
+        Some(Self { slug: Arc::clone(slug), tokens: Arc::clone(tokens), store, due, is_hourly_due, prompt })
     }
 
     /// Writes them. If that fails, they are kept for the next attempt. Returns whether it succeeded.
@@ -113,9 +115,17 @@ impl WriteBehind {
                 let (tenant, cause) = (&*self.slug, with_causes(&error));
                 // Why is logged once, by those who found out.
                 if let NotWritten::Failed(StoreError::Resting | StoreError::Busy) = error {
-                    tracing::debug!(tenant, cause, "what requests left is not written; it is written at the next attempt");
+                    tracing::debug!(
+                        tenant,
+                        cause,
+                        "what requests left is not written; it is written at the next attempt"
+                    );
                 } else {
-                    tracing::warn!(tenant, cause, "what requests left is not written; it is written at the next attempt");
+                    tracing::warn!(
+                        tenant,
+                        cause,
+                        "what requests left is not written; it is written at the next attempt"
+                    );
                 }
                 false
             }
@@ -142,11 +152,15 @@ impl WriteBehind {
     async fn write_taken(&self) -> Result<bool, NotWritten> {
         let Tokens { last_used, usage, requests, prompt, .. } = &*self.tokens;
         let now = Timestamp::now();
+        // Adding to the row of an hour takes several statements: once a minute is enough.
+        let takes_hours = self.is_hourly_due || usage.age(minute_of(now)).is_some_and(|age| age > 0);
+        let hours = if takes_hours { usage.take(now) } else { Vec::new() };
         // Another write may have just finished.
-        let unwritten =
-            Unwritten { uses: last_used.unwritten(), hours: usage.take(now), requests: requests.take(now) };
+        let unwritten = Unwritten { uses: last_used.unwritten(), hours, requests: requests.take(now) };
         if unwritten.is_empty() {
-            usage.confirm();
+            if takes_hours {
+                usage.confirm();
+            }
             return Ok(true);
         }
         if !self.store.write_behind_if_idle(&unwritten, now).await? {
@@ -154,7 +168,7 @@ impl WriteBehind {
                 || match self.due {
                     // The next request may leave a connection.
                     Due::AfterRequest | Due::Promptly => false,
-                    Due::Afterwards => last_used.may_open(minute_of(now)),
+                    Due::Afterwards => self.is_hourly_due && last_used.may_open(minute_of(now)),
                     Due::All => true,
                 };
             if !may_open {
@@ -163,7 +177,9 @@ impl WriteBehind {
             self.store.write_behind(&unwritten, now).await?;
         }
         last_used.mark_written(&unwritten.uses);
-        usage.confirm();
+        if takes_hours {
+            usage.confirm();
+        }
         requests.confirm(&unwritten.requests, now);
         prompt.written(&self.store);
         Ok(true)
