@@ -39,6 +39,7 @@ mod overview;
 mod problem;
 mod protection;
 mod rates;
+mod requests;
 mod sessions;
 mod steps;
 mod style;

@@ -18,6 +18,7 @@ mod openapi;
 mod page;
 mod query;
 mod reader;
+mod requests;
 mod submissions;
 mod subscriptions;
 mod time;
@@ -41,6 +42,7 @@ use crate::tenant::{NoticedWrites, SubscriptionChanges};
 
 pub use ignored::IgnoredParameters;
 pub use openapi::description;
+pub use requests::RequestJson;
 pub use submissions::{Envelope, EnvelopeBody, ShownSubmissions};
 pub use subscriptions::new_secret;
 pub use subscriptions::shown::{
@@ -134,6 +136,8 @@ const SUBMISSIONS: &[Scope] = &[Scope::SubmissionsRead];
 const GROUPS: &[Scope] = &[Scope::GroupsRead];
 const WRITE_GROUPS: &[Scope] = &[Scope::GroupsWrite];
 const WEBHOOKS: &[Scope] = &[Scope::WebhooksManage];
+/// What shows the whole account.
+const ALL: &[Scope] = &[Scope::All];
 /// What shows or sends submissions.
 const WEBHOOKS_AND_SUBMISSIONS: &[Scope] = &[Scope::WebhooksManage, Scope::SubmissionsRead];
 
@@ -141,7 +145,7 @@ const WEBHOOKS_AND_SUBMISSIONS: &[Scope] = &[Scope::WebhooksManage, Scope::Submi
 /// in a response header.
 pub static ENDPOINTS: Endpoints<Action> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Action>; 23] = [
+static TABLE: [Endpoint<Action>; 24] = [
     endpoint!(GET "" "/me", by(ANY, |admitted, _| Box::pin(me::show(admitted)))),
     endpoint!(GET "" "/openapi.json", by(ANY, |admitted, call| Box::pin(async move { Ok(openapi::show(admitted, &call)) })))
         .with_etag(),
@@ -159,6 +163,7 @@ static TABLE: [Endpoint<Action>; 23] = [
         .time(TimeLimit::Group),
     get!("/group/{id}", GROUPS, groups::show).query(&["page"]).with_etag(),
     delete!("/group/{id}", WRITE_GROUPS, groups::delete),
+    get!("/request", ALL, requests::list).query(&["token", "status", "since", "cursor", "limit"]),
     get!("/subscribe", WEBHOOKS, subscriptions::list).query(&["page"]),
     post!("/subscribe", WEBHOOKS_AND_SUBMISSIONS, subscriptions::subscribe).body(BodyKind::Ordinary),
     get!("/subscribe/sample", WEBHOOKS_AND_SUBMISSIONS, subscriptions::test::sample).query(&["event", "form"]),

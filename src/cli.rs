@@ -19,6 +19,7 @@ mod manual;
 mod migrate;
 mod output;
 mod registry;
+mod request;
 mod seal;
 mod serve;
 mod tenant;
@@ -90,6 +91,9 @@ enum Command {
     OperatorToken(registry::OperatorTokenCommand),
     /// List the nodes that follow the registry, and how far each has got.
     Nodes(registry::NodesArgs),
+    /// List the last requests of a tenant, and why they were refused.
+    #[command(subcommand)]
+    Request(request::RequestCommand),
     /// Print a link into the administration area of a tenant.
     #[command(subcommand)]
     Admin(admin::AdminCommand),
@@ -225,6 +229,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Webhook(command) => on_runtime(None, DefaultLog::Command, webhook::run(&command)),
         Command::Admin(command) => on_runtime(None, DefaultLog::Command, admin::run(&command)),
         Command::Audit(command) => on_runtime(None, DefaultLog::Command, audit::run(&command)),
+        Command::Request(command) => on_runtime(None, DefaultLog::Command, request::run(&command)),
         Command::Tenant(command) => on_runtime(None, DefaultLog::Command, tenant::run(&command)),
         Command::Domain(command) => on_runtime(None, DefaultLog::Command, domain::run(&command)),
         Command::Acme(command) => on_runtime(None, DefaultLog::Command, acme::run(&command)),

@@ -282,6 +282,8 @@ pub struct GatewayConfig {
     pub hsts: Option<HeaderValue>,
     /// The number of worker threads that serve requests.
     pub threads: usize,
+    /// Whether the requests of each account are logged in its database.
+    pub request_log: bool,
     /// Which tenants get metrics of their own.
     pub tenant_labels: TenantLabels,
     /// Limits on connections and requests.

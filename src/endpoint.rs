@@ -179,29 +179,38 @@ impl<H> Endpoints<H> {
         self.all.iter()
     }
 
+    /// The path of the endpoints for a path, whatever the method.
+    #[must_use]
+    pub fn template(&'static self, path: &str) -> Option<&'static str> {
+        let (OfPath { endpoints, .. }, _) = self.find_path(path)?;
+        endpoints.first().map(|endpoint| endpoint.path)
+    }
+
     /// The endpoint of a method and a path. A trailing slash is the same path.
     ///
     /// # Errors
     /// [`NoEndpoint`].
     pub fn find<'p>(&'static self, method: &Method, path: &'p str) -> Result<Matched<'p, H>, NoEndpoint> {
+        let (OfPath { endpoints, allow }, params) = self.find_path(path).ok_or(NoEndpoint::UnknownPath)?;
+        let method = if *method == Method::HEAD { &Method::GET } else { method };
+        match endpoints.iter().find(|endpoint| endpoint.method == *method) {
+            Some(endpoint) => Ok(Matched { endpoint, segments: Segments(params) }),
+            None => Err(NoEndpoint::MethodNotAllowed { allow }),
+        }
+    }
+
+    fn find_path<'p>(&'static self, path: &'p str) -> Option<(&'static OfPath<H>, Params<'static, 'p>)> {
         let path = path.strip_suffix('/').unwrap_or(path);
         let router = self.router.get_or_init(|| router(self.all));
         // An empty path is that of the interface itself; the router wants one that begins with a slash.
         let path = match path {
             "" => "/",
-            "/" => return Err(NoEndpoint::UnknownPath),
+            "/" => return None,
             path => path,
         };
-        let found = router.at(path).map_err(|_| NoEndpoint::UnknownPath)?;
-        if found.params.iter().any(|(_, segment)| segment.is_empty()) {
-            return Err(NoEndpoint::UnknownPath);
-        }
-        let OfPath { endpoints, allow } = found.value;
-        let method = if *method == Method::HEAD { &Method::GET } else { method };
-        match endpoints.iter().find(|endpoint| endpoint.method == *method) {
-            Some(endpoint) => Ok(Matched { endpoint, segments: Segments(found.params) }),
-            None => Err(NoEndpoint::MethodNotAllowed { allow }),
-        }
+        let found = router.at(path).ok()?;
+        let is_complete = found.params.iter().all(|(_, segment)| !segment.is_empty());
+        is_complete.then_some((found.value, found.params))
     }
 }
 
@@ -282,6 +291,18 @@ mod tests {
                 Err(NoEndpoint::UnknownPath) => "404".to_owned(),
             };
             assert_eq!(found, expected, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn the_template_of_a_path_has_names_in_place_of_values() {
+        for (path, expected) in [
+            ("/rows/7", Some("/rows/{id}")),
+            ("/rows/7/of/today/", Some("/rows/{id}/of/{day}")),
+            ("/rows//", None),
+            ("/no", None),
+        ] {
+            assert_eq!(ENDPOINTS.template(path), expected, "{path}");
         }
     }
 }

@@ -4,6 +4,7 @@
 //! match in [`Refusal::reply`] has no `_` arm, so a new refusal does not compile until it has a status and a message.
 
 mod faults;
+mod reason;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use crate::reply::Reply;
 use crate::store::StoreError;
 
 pub use faults::{Faults, abbreviate};
+pub use reason::RefusalReason;
 
 /// The reason why a request is not served.
 #[derive(Debug, thiserror::Error)]
@@ -75,9 +77,9 @@ pub enum Refusal {
         /// Its methods, formatted for `Allow`.
         allow: &'static str,
     },
-    /// The token is missing, malformed, unknown, revoked, or another account's.
+    /// The token is missing, malformed, unknown, revoked, or another account's. The client isn't told which.
     #[error("no valid token")]
-    Unauthenticated,
+    Unauthenticated(BadToken),
     /// The token is used from a network that is none of its own. The client gets the response to a bad token.
     #[error("the token is used from a wrong network")]
     WrongNetwork {
@@ -163,6 +165,17 @@ pub enum Refusal {
     /// A handler panicked.
     #[error("a handler panicked: {0}")]
     Panicked(String),
+}
+
+/// What is wrong with a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadToken {
+    /// There is none.
+    Missing,
+    /// It does not have the form of one, or there are several.
+    Malformed,
+    /// It is none of the account's, is revoked, or has expired.
+    Unknown,
 }
 
 /// Why a reader of the change feed has to begin again, and where.
@@ -266,8 +279,10 @@ impl Refusal {
             Self::UnknownPath => message(StatusCode::NOT_FOUND, "Not found"),
             Self::MethodNotAllowed { allow } => message(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed")
                 .with_header(ALLOW, HeaderValue::from_static(allow)),
-            Self::Unauthenticated | Self::WrongNetwork { .. } => message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
-                .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
+            Self::Unauthenticated(_) | Self::WrongNetwork { .. } => {
+                message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
+                    .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+            }
             Self::ScopeMissing { required } => {
                 let message = format!("The token lacks the scope {required}");
                 Reply::json(StatusCode::FORBIDDEN, &ScopeMissingJson { message, required })

@@ -47,7 +47,7 @@ use crate::operator::{OperatorApi, WAITS, WAITS_OF_A_CALLER};
 use crate::outbound::{Client, Guard, TestRequests};
 use crate::quota::Quota;
 use crate::registry::{self, FileTenants, FollowRegistry, Following, LoadError, Loaded, NodeName, RegistrySeals};
-use crate::request::{Pipeline, RequestsInFlight};
+use crate::request::{Pipeline, RequestLogSwitch, RequestsInFlight};
 use crate::shared::announce::{TokenChangeAnnouncer, TokenChangeSubscription};
 use crate::shared::{RedisClient, RedisClientError, RedisConnections};
 use crate::shares::Shares;
@@ -216,6 +216,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
             false => TestRequests::none(),
         },
         seals: config.gateway.webhooks.seals.clone(),
+        request_log: RequestLogSwitch::new(config.gateway.request_log),
         metrics: metrics.clone(),
     });
     let addresses = config.gateway.listen.iter().map(|entry| entry.address).chain(config.gateway.admin_listen);
@@ -259,7 +260,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         known: BTreeSet::new(),
         looked_up_at: None,
     };
-    let write_behind = background::start(WriteUnwritten(directory), tasks);
+    let write_behind = background::start(WriteUnwritten::new(directory), tasks);
     // Nothing can fail any more, so that no row of a node that never ran is waited for; and nothing is accepted yet.
     if let Some(following) = &following {
         if webhooks.is_some() {

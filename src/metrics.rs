@@ -14,6 +14,7 @@ mod process;
 mod redis;
 mod register;
 mod registry;
+mod request_log;
 mod requests;
 mod static_counters;
 mod tasks;
@@ -35,6 +36,7 @@ pub use self::log::dropped_log_lines;
 pub use self::redis::RedisMetrics;
 use self::register::{Registrar, init_series};
 pub use self::registry::RegistryMetrics;
+pub use self::request_log::RequestLogMetrics;
 pub use self::requests::RequestMetrics;
 pub use self::static_counters::{RateDecision, StaticCounters, TokenCheck};
 pub use self::tasks::TaskMetrics;
@@ -74,6 +76,8 @@ pub struct Metrics {
     pub administration: AdministrationMetrics,
     /// Answered requests.
     pub requests: RequestMetrics,
+    /// The log of each account's requests.
+    pub request_log: RequestLogMetrics,
     /// Checks of well-formed tokens.
     pub token_checks: StaticCounters<TokenCheck>,
     /// Decisions of the rate limit.
@@ -124,6 +128,7 @@ impl Metrics {
             domains: DomainMetrics::new(&registrar),
             administration: AdministrationMetrics::new(&registrar),
             requests: RequestMetrics::new(&registrar),
+            request_log: RequestLogMetrics::new(&registrar),
             token_checks: StaticCounters::new(
                 &registrar,
                 "formgate_token_checks_total",

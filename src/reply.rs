@@ -96,6 +96,8 @@ pub struct Reply {
     pub rest: Option<Rest>,
     /// The memory reserved for the body until it is sent.
     pub held: Option<MemoryPermit>,
+    /// How many rows it has, for the log of requests: the length of a list, or 1. None: it has no data.
+    pub rows: Option<u32>,
 }
 
 impl Reply {
@@ -115,13 +117,20 @@ impl Reply {
     /// An answer of any type.
     #[must_use]
     pub(crate) fn of_type(status: StatusCode, content: ContentType, body: Bytes) -> Self {
-        Self { status, content, headers: HeaderMap::with_capacity(FIELDS), body, rest: None, held: None }
+        Self { status, content, headers: HeaderMap::with_capacity(FIELDS), body, rest: None, held: None, rows: None }
     }
 
     /// The same answer, followed by more parts.
     #[must_use]
     pub(crate) fn with_rest(mut self, parts: Parts) -> Self {
         self.rest = Some(Rest { parts, rows: None });
+        self
+    }
+
+    /// The same answer, which has this many rows.
+    #[must_use]
+    pub(crate) fn with_rows(mut self, rows: usize) -> Self {
+        self.rows = Some(u32::try_from(rows).unwrap_or(u32::MAX));
         self
     }
 

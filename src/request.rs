@@ -17,6 +17,7 @@ mod coding;
 mod conditional;
 mod encoding;
 mod in_flight;
+mod noting;
 mod redirect;
 mod respond;
 mod streaming;
@@ -58,6 +59,7 @@ pub(crate) use body::read_for as read_body;
 pub(crate) use body_buffer::ReceivedBody;
 use coding::Coding;
 pub use in_flight::RequestsInFlight;
+pub use noting::RequestLogSwitch;
 use respond::RequestId;
 pub use streaming::AnswerBody;
 use time_budget::TimeBudget;
@@ -100,6 +102,8 @@ pub struct Pipeline {
     pub subscription_changes: SubscriptionChanges,
     /// Wakes requests that wait for a change.
     pub noticed_writes: Arc<NoticedWrites>,
+    /// The log of each account's requests.
+    pub request_log: RequestLogSwitch,
     /// The metrics.
     pub metrics: Metrics,
 }
@@ -154,9 +158,6 @@ impl Pipeline {
                 Err(Refusal::Overloaded)
             }
         };
-        if let Some(tenant) = &context.tenant {
-            tenant.write_behind_request();
-        }
         let (reply, refusal) = match outcome {
             Ok(reply) => (reply, None),
             Err(refusal) => {
@@ -173,7 +174,7 @@ impl Pipeline {
         if let (None, Some(tenant), None) = (context.budget, &context.tenant, &context.area) {
             context.budget = Some(self.gate.budget(tenant).await);
         }
-        let status = reply.status;
+        let (status, rows) = (reply.status, reply.rows);
         let mut response = respond::build(reply, &head, id, context.budget, self.limits.request).await;
         if let Some(hsts) = &*self.hsts.load()
             && connection.transport.is_protected()
@@ -184,6 +185,11 @@ impl Pipeline {
         self.metrics.requests.count(context.route.unwrap_or(NO_ROUTE), &head.method, status, took);
         if let Some(tenant) = &context.tenant {
             self.metrics.tenants.count(&tenant.meter, status, took);
+        }
+        let ended = noting::Ended { id: respond::id_of(&response), status, took, rows, refusal: refusal.as_ref() };
+        self.request_log.note(connection, &head, &context, ended, &self.metrics.request_log);
+        if let Some(tenant) = &context.tenant {
+            tenant.write_behind_request();
         }
         let tenant = context.tenant.as_ref().map(|tenant| &*tenant.slug);
         telemetry::end_request(

@@ -38,6 +38,7 @@ pub mod mailbox;
 mod reach;
 pub mod registry;
 mod reindex;
+mod request_log;
 mod schema;
 mod statement;
 mod submissions;
@@ -81,6 +82,8 @@ use reach::Caller;
 pub use reach::FormReach;
 pub use registry::Registry;
 pub use reindex::{Reindexed, reindex};
+pub(crate) use request_log::{KEPT_ROWS, ROWS_BETWEEN_DELETIONS};
+pub use request_log::{LoggedRequest, RequestFilter, RequestKey, UnwrittenRequests};
 pub use schema::{
     MIGRATIONS, Migration, Orphans, Reach, SchemaDifferences, SchemaRepair, count_orphans, read_catalog, repair_schema,
 };

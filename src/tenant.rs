@@ -11,6 +11,8 @@ pub mod last_used;
 mod names;
 mod network;
 mod noticed_writes;
+pub mod prompt;
+pub mod request_log;
 pub mod sign_in_link;
 mod subscription_changes;
 pub mod token;
@@ -126,7 +128,8 @@ impl Tenant {
 
     /// Writes what is due, in the background, after a request has put its connection back.
     pub fn write_behind_request(&self) {
-        if self.tokens.last_used.becomes_due()
+        let Tokens { last_used, prompt, .. } = &*self.tokens;
+        if (last_used.becomes_due() || prompt.is_due_after_request())
             && let Some(due) = self.write_behind(Due::AfterRequest)
         {
             tokio::spawn(due.write());

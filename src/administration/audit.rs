@@ -108,7 +108,7 @@ impl TypedFilter {
 }
 
 /// The first or the last instant of a day in the account's time zone.
-fn border_of(day: &str, is_end: bool, member: &Member<'_>) -> Option<Timestamp> {
+pub(super) fn border_of(day: &str, is_end: bool, member: &Member<'_>) -> Option<Timestamp> {
     let zone = member.visit.tenant.timezone.clone();
     let day: Date = day.parse().ok().filter(|_| day.len() == 10)?;
     let day = if is_end { day.tomorrow().ok()? } else { day };

@@ -10,8 +10,8 @@ use http::Method;
 use super::area::Area;
 use super::visit::{Change, Member, Visit};
 use super::{
-    api_address, audit, domain, domains, enter, groups, oidc, overview, sessions, style, token, token_limits, tokens,
-    webhooks,
+    api_address, audit, domain, domains, enter, groups, oidc, overview, requests, sessions, style, token, token_limits,
+    tokens, webhooks,
 };
 use crate::endpoint::{Endpoint, Endpoints, endpoint};
 use crate::error::Refusal;
@@ -78,7 +78,7 @@ const STYLE: Page =
 /// Every endpoint; paths are relative to that of the area.
 pub static ENDPOINTS: Endpoints<Page> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Page>; 29] = [
+static TABLE: [Endpoint<Page>; 31] = [
     endpoint!(GET "/admin" "", shown!(overview::show)),
     endpoint!(GET "/admin" "/openapi.json", shown!(api_address::show)),
     endpoint!(GET "/admin" "/tokens", shown!(tokens::show)),
@@ -98,6 +98,8 @@ static TABLE: [Endpoint<Page>; 29] = [
     endpoint!(POST "/admin" "/domains", change!(Admin, domains::add)),
     endpoint!(GET "/admin" "/domains/{host}", shown!(domain::show)),
     endpoint!(POST "/admin" "/domains/{host}", change!(Admin, domain::change)),
+    endpoint!(GET "/admin" "/requests", shown!(requests::list)),
+    endpoint!(GET "/admin" "/requests/{key}", shown!(requests::show)),
     endpoint!(GET "/admin" "/audit", shown!(audit::show)),
     endpoint!(GET "/admin" "/audit/export", shown!(audit::export)),
     endpoint!(GET "/admin" "/sessions", shown!(sessions::show)),

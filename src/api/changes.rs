@@ -204,13 +204,13 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
             submissions::write_changes(&mut json, &mut end, &view, zone);
             if json.position() <= WHOLE_BYTES {
                 end.write(&mut json);
-                return Ok(json.reply(StatusCode::OK));
+                return Ok(json.reply(StatusCode::OK).with_rows(shown));
             }
             end.begin_again();
         }
         if shown <= 1 {
             let reader = store.read_in_parts(submissions.ids().iter().copied());
-            return submissions::stream_changes(reader, end, zone).await;
+            return Ok(submissions::stream_changes(reader, end, zone).await?.with_rows(shown));
         }
         // Parts are read later than the log, and may show what has no number yet. So only a single submission is read
         // in parts.

@@ -154,9 +154,9 @@ async fn reply(group: Group, end: End) -> Result<Reply, Refusal> {
     }
     if list.rest.is_none() {
         list.end.write(&mut list.json, list.written);
-        return Ok(list.json.reply(StatusCode::OK));
+        return Ok(list.json.reply(StatusCode::OK).with_rows(1));
     }
-    let first = Reply::of_json(StatusCode::OK, list.json.take_part().into());
+    let first = Reply::of_json(StatusCode::OK, list.json.take_part().into()).with_rows(1);
     let parts = try_unfold(Some(list), |list| async move {
         let Some(mut list) = list else { return Ok::<_, PartsError>(None) };
         let more = match &mut list.rest {
@@ -238,7 +238,7 @@ pub(super) async fn write(admitted: &Admitted, call: Call<'_>) -> Result<Reply, 
     let written = store.write_group(&write, mode, &by).await;
     let written = written.map_err(refusal)?;
     let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(Reply::json(status, &response(&written, dry_run)))
+    Ok(Reply::json(status, &response(&written, dry_run)).with_rows(1))
 }
 
 fn response(written: &WrittenGroup, dry_run: bool) -> WrittenJson<'_> {

@@ -58,11 +58,12 @@ pub(super) fn reply<T>(
     write: impl FnMut(&mut Json, T),
 ) -> Reply {
     let envelope = Envelope::new(call, path, request, page.total);
-    let shown = page.items.len() as u64;
+    let items = page.items.len();
+    let shown = items as u64;
     let mut json = Json::with_capacity(TYPICAL_BYTES);
     json.raw("{\"data\":").list(page.items, write);
     envelope.write_end(&mut json, shown);
-    json.reply(StatusCode::OK)
+    json.reply(StatusCode::OK).with_rows(items)
 }
 
 /// What follows the data of a page.

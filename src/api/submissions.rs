@@ -150,11 +150,12 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
         if json.position() <= WHOLE_BYTES {
             json.raw("]");
             envelope.write_end(&mut json, written as u64);
-            return Ok(json.reply(StatusCode::OK));
+            return Ok(json.reply(StatusCode::OK).with_rows(written));
         }
     }
-    let reader = store.read_in_parts(found.ids().iter().copied());
-    streamed::reply(reader, Closing::Page(Box::new(envelope)), zone).await
+    let ids = found.ids();
+    let reader = store.read_in_parts(ids.iter().copied());
+    Ok(streamed::reply(reader, Closing::Page(Box::new(envelope)), zone).await?.with_rows(ids.len()))
 }
 
 /// Writes the changes of a page, up to the end of the list, with the submissions as they are now.
@@ -192,8 +193,8 @@ pub(super) async fn show(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
         FieldsJson::new(&shown.fields).write(&mut json, submission, zone);
         json.raw("}");
         if json.position() <= WHOLE_BYTES {
-            return Ok(json.reply(StatusCode::OK));
+            return Ok(json.reply(StatusCode::OK).with_rows(1));
         }
     }
-    streamed::reply(store.read_in_parts([id]), Closing::Submission, zone).await
+    Ok(streamed::reply(store.read_in_parts([id]), Closing::Submission, zone).await?.with_rows(1))
 }

@@ -107,7 +107,7 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
 pub(super) async fn show(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let id = IdKind::Subscription.parse(call.id()).ok_or(Refusal::SubscriptionNotFound)?;
     let found = call.store(admitted).await?.find_subscription(id).await?.ok_or(Refusal::SubscriptionNotFound)?;
-    Ok(Reply::json(StatusCode::OK, &json!({ "data": SubscriptionJson::from(found) })))
+    Ok(Reply::json(StatusCode::OK, &json!({ "data": SubscriptionJson::from(found) })).with_rows(1))
 }
 
 pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
@@ -149,7 +149,7 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
             return Err(Faults::single(named, fault));
         }
     };
-    Ok(Reply::json(status, &json!({ "data": subscription })))
+    Ok(Reply::json(status, &json!({ "data": subscription })).with_rows(1))
 }
 
 /// Deletes a subscription by the id that `POST /subscribe` returned. Deleting it again succeeds, as in

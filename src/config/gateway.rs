@@ -78,6 +78,9 @@ keys! { key:
          [`database`](#tenants)";
     tenant_metrics = string().default("\"top:50\"").needs_restart(),
         "which tenants have their own labels in the metrics: `\"top:N\"` (the busiest N), `\"all\"` or `\"none\"`";
+    request_log = boolean().default("true"),
+        "whether the last 10,000 requests or 7 days of each account are kept in its database, for `GET /request` and [a \
+         page](administration.md#requests)";
     /// The largest. Larger: Redis keeps more timestamps per tenant than any sensible limit needs. Smaller: no budget per hour
     /// can be configured.
     window_seconds = integer(1..=3600).default("60").needs_restart(),
@@ -195,6 +198,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
         drain: table.duration(&key::drain_seconds),
         hsts: table.string(&key::hsts).and_then(|text| hsts::read(text, context)),
         threads: table.given_integer(&key::threads).unwrap_or_else(processors) as usize,
+        request_log: table.boolean(&key::request_log),
         tenant_labels: read_tenant_labels(&mut table),
         databases: databases::read(table.table_or_defaults(&key::databases)),
         limits: limits::read(table.table_or_defaults(&key::limits)),
@@ -265,6 +269,7 @@ impl GatewayConfig {
             drain,
             hsts,
             threads,
+            request_log,
             tenant_labels,
             limits,
             webhooks,
@@ -293,6 +298,7 @@ impl GatewayConfig {
             (&key::drain_seconds, *drain != after.drain),
             (&key::hsts, *hsts != after.hsts),
             (&key::threads, *threads != after.threads),
+            (&key::request_log, *request_log != after.request_log),
             (&key::tenant_metrics, *tenant_labels != after.tenant_labels),
             (&key::tls, *certificate != after.certificate),
             (&tls_key::cache_mib, *certificate_cache != after.certificate_cache),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use http::request;
 
 use super::{Connection, Gate};
-use crate::error::Refusal;
+use crate::error::{BadToken, Refusal};
 use crate::rare;
 use crate::tenant::token::PresentedToken;
 use crate::tenant::{Tenant, Token};
@@ -31,7 +31,10 @@ impl Gate {
         let address = connection.caller;
         let Some(presented) = presented(head) else {
             self.bad_tokens.take(address)?;
-            return Err(Refusal::Unauthenticated);
+            return Err(Refusal::Unauthenticated(match head.headers.get(http::header::AUTHORIZATION) {
+                Some(_) => BadToken::Malformed,
+                None => BadToken::Missing,
+            }));
         };
         let digest = presented.digest();
         let is_accepted = |token: &Token| token.limits.networks.allow(address);
@@ -52,7 +55,7 @@ impl Gate {
             }
             Ok(None) => {
                 attempt.failed();
-                Err(Refusal::Unauthenticated)
+                Err(Refusal::Unauthenticated(BadToken::Unknown))
             }
             // A failed database says nothing about the token.
             Err(error) => {

@@ -168,6 +168,7 @@ impl Reloader {
         self.databases.inspect_soon();
         self.pipeline.administration.configure(&state.gateway);
         self.config.store(Arc::new(state.gateway.clone()));
+        self.pipeline.request_log.set(state.gateway.request_log);
         self.pipeline.hsts.store(state.gateway.hsts.clone().map(Arc::new));
         metrics.tenants.retain(|slug| after.config(slug).is_some());
         self.pipeline.gate.quota.forget_unused_accounts();

@@ -10,13 +10,27 @@ use crate::store::Connections;
 use crate::tenant::Directory;
 use crate::tenant::written_behind::{self, Due};
 
-/// How often what no request wrote is collected.
+/// How often what is written within seconds is collected.
+///
+/// Larger: the log of requests is stored later. Smaller: while there are requests, all tenants are checked more often.
+const WRITE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How many of these rounds there are for one that collects everything that no request wrote.
 ///
 /// Larger: what could not be written is written later. Smaller: all tenants are checked more often for nothing.
-const WRITE_INTERVAL: Duration = Duration::from_secs(60);
+const ROUNDS: u32 = 30;
 
 /// Writes what requests left of tenants that have sent no further one.
-pub(super) struct WriteUnwritten(pub(super) Arc<ArcSwap<Directory>>);
+pub(super) struct WriteUnwritten {
+    directory: Arc<ArcSwap<Directory>>,
+    round: u32,
+}
+
+impl WriteUnwritten {
+    pub(super) fn new(directory: Arc<ArcSwap<Directory>>) -> Self {
+        Self { directory, round: 0 }
+    }
+}
 
 impl Task for WriteUnwritten {
     const NAME: &'static str = "last_used";
@@ -26,8 +40,12 @@ impl Task for WriteUnwritten {
     }
 
     async fn run(&mut self) -> Run {
-        let due = self.0.load().tenants().filter_map(|tenant| tenant.write_behind(Due::Afterwards)).collect();
-        written_behind::write(due).await;
+        self.round = (self.round + 1) % ROUNDS;
+        let due = if self.round == 0 { Due::Afterwards } else { Due::Promptly };
+        if due == Due::Afterwards || written_behind::is_any_prompt() {
+            let writes = self.directory.load().tenants().filter_map(|tenant| tenant.write_behind(due)).collect();
+            written_behind::write(writes).await;
+        }
         Run::Succeeded
     }
 }

@@ -127,7 +127,7 @@ pub(super) async fn build(
     budget: Option<Budget>,
     part_limit: Duration,
 ) -> Response<AnswerBody> {
-    let Reply { status, content, mut headers, mut body, rest, held } = reply;
+    let Reply { status, content, mut headers, mut body, rest, held, rows: _ } = reply;
     let mut encoder = None;
     headers.insert(REQUEST_ID, id.0);
     if status != StatusCode::NOT_MODIFIED {

@@ -63,6 +63,11 @@ impl TenantDatabase {
         self.location == *location
     }
 
+    /// Whether it is a file.
+    pub(super) fn is_file(&self) -> bool {
+        self.location.file().is_some()
+    }
+
     pub(super) fn max_connections(&self) -> u32 {
         self.max_connections
     }

@@ -99,6 +99,38 @@ impl fmt::Debug for PresentedToken {
     }
 }
 
+/// What was sent as a token, and refused: as much of it as lists show, and the digest of one whose form is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SentToken {
+    shown: [u8; SHOWN],
+    digest: Option<[u8; 32]>,
+}
+
+impl SentToken {
+    /// Reads the value of an `Authorization` header. `None` if what was sent does not begin like a token of formgate: it may be
+    /// a secret of another service, of which nothing may be shown.
+    #[must_use]
+    pub fn from_authorization(value: &[u8]) -> Option<Self> {
+        let digest = PresentedToken::from_authorization(value).map(|presented| *presented.digest().as_bytes());
+        let token = value.trim_ascii().rsplit(|byte| *byte == b' ').next()?;
+        let shown: &[u8; SHOWN] = token.first_chunk()?;
+        let is_like_one = shown.strip_prefix(PREFIX.as_bytes())?.iter().all(u8::is_ascii_alphanumeric);
+        is_like_one.then_some(Self { shown: *shown, digest })
+    }
+
+    /// The first characters, for lists.
+    #[must_use]
+    pub fn shown(&self) -> &str {
+        std::str::from_utf8(&self.shown).expect("it is ASCII")
+    }
+
+    /// SHA-256 of the token, if its form is valid.
+    #[must_use]
+    pub fn digest(&self) -> Option<&[u8; 32]> {
+        self.digest.as_ref()
+    }
+}
+
 /// SHA-256 of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenDigest([u8; 32]);
@@ -209,6 +241,29 @@ mod tests {
             assert!(PresentedToken::from_authorization(value.as_bytes()).is_none(), "{value}");
         }
         assert!(PresentedToken::from_authorization(b"Bearer \xff").is_none());
+    }
+
+    #[test]
+    fn of_what_was_sent_only_the_beginning_of_a_token_is_shown() {
+        let token = PresentedToken::generate();
+        let shown = |value: &str| SentToken::from_authorization(value.as_bytes()).map(|sent| sent.shown().to_owned());
+        let mistyped = format!("{}x", &token.expose()[..LENGTH - 1]);
+        for value in [format!("Bearer {}", token.expose()), format!("Bearer {mistyped}"), token.expose().to_owned()] {
+            assert_eq!(shown(&value).as_deref(), Some(token.shown()), "{value}");
+        }
+        for value in [
+            "",
+            "Bearer sk_live_0123456789",
+            "Basic dXNlcjpwYXNzd29yZA==",
+            "Bearer fg_ab",
+            "Bearer fg_a-bcdef",
+            "fg_äöüäöü",
+        ] {
+            assert_eq!(shown(value), None, "{value}");
+        }
+        let sent = SentToken::from_authorization(format!("Bearer {}", token.expose()).as_bytes()).unwrap();
+        assert_eq!(sent.digest(), Some(token.digest().as_bytes()));
+        assert_eq!(SentToken::from_authorization(mistyped.as_bytes()).unwrap().digest(), None);
     }
 
     #[test]

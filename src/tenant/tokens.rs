@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::last_used::LastUsed;
 use super::names::TokenNames;
+use super::prompt::PromptWrites;
+use super::request_log::RequestLog;
 use super::usage::TokenUsage;
 
 /// One tenant with one database, for as long as the configuration has both without interruption. A tenant that gets
@@ -33,6 +35,10 @@ pub struct Tokens {
     pub last_used: LastUsed,
     /// The number of requests of each.
     pub usage: TokenUsage,
+    /// The last requests.
+    pub requests: RequestLog,
+    /// Whether any of it is to be written within seconds.
+    pub prompt: PromptWrites,
     changes: AtomicU64,
 }
 
@@ -44,6 +50,8 @@ impl Tokens {
             names: TokenNames::default(),
             last_used: LastUsed::default(),
             usage: TokenUsage::default(),
+            requests: RequestLog::default(),
+            prompt: PromptWrites::default(),
             changes: AtomicU64::new(0),
         }
     }

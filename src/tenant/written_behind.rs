@@ -4,8 +4,11 @@
 //! With thousands of SQLite files, what costs is not the write but opening a file for it, and the log that the next
 //! close has to write back. So what is due is written right after a request that used the database, while its connection
 //! is still open ([`Due::AfterRequest`]). Only if there is no such request for as long again is a connection opened for
-//! it ([`Due::Afterwards`]). A normal stop writes everything; a crash loses what was not written. Whenever something is
-//! due, everything that is not written yet goes with it.
+//! it ([`Due::Afterwards`]). Times of last use and hours are due after an hour; what administrators look for while
+//! something goes wrong, the log of requests, after seconds ([`Due::Promptly`], [`super::prompt`]).
+//!
+//! A normal stop writes everything; a crash loses what was not written. Whenever something is due, everything that is not
+//! written yet goes with it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +17,9 @@ use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
 use super::last_used::{PAUSE, minute_of};
+use super::prompt::{self, MayUse};
 use super::{TenantDatabase, Tokens};
-use crate::store::{NotWritten, Store, Unwritten, with_causes};
+use crate::store::{NotWritten, Store, StoreError, Unwritten, with_causes};
 
 /// How many tenants are written concurrently.
 ///
@@ -32,6 +36,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub enum Due {
     /// Uses of tokens not written for an hour. Their request has just ended.
     AfterRequest,
+    /// What is written within seconds.
+    Promptly,
     /// Uses that were due an hour ago.
     Afterwards,
     /// All.
@@ -43,10 +49,17 @@ impl Due {
     pub(super) fn is_reached(self, age: i64) -> bool {
         match self {
             Self::AfterRequest => age >= PAUSE,
+            Self::Promptly => false,
             Self::Afterwards => age >= 2 * PAUSE,
             Self::All => true,
         }
     }
+}
+
+/// Whether any tenant has something that is written within seconds.
+#[must_use]
+pub fn is_any_prompt() -> bool {
+    prompt::is_any_waiting()
 }
 
 /// A write of what one tenant's requests left.
@@ -56,17 +69,31 @@ pub struct WriteBehind {
     tokens: Arc<Tokens>,
     store: Arc<Store>,
     due: Due,
+    /// Whether last uses and hours are due.
+    is_hourly_due: bool,
+    /// The connection for what is written within seconds. None: nothing of that is due.
+    prompt: Option<MayUse>,
 }
 
 impl WriteBehind {
     /// What is due, if anything, while the database is open: recording a use implies that it was opened.
     pub(super) fn find(slug: &Arc<str>, tokens: &Arc<Tokens>, database: &TenantDatabase, due: Due) -> Option<Self> {
-        let now = minute_of(Timestamp::now());
-        let is_counted_due = || tokens.usage.age(now).is_some_and(|age| due.is_reached(age));
-        if !tokens.last_used.is_due(due, now) && !is_counted_due() {
+        if due == Due::Promptly && !tokens.prompt.is_waiting() {
             return None;
         }
-        Some(Self { slug: Arc::clone(slug), tokens: Arc::clone(tokens), store: database.if_open()?, due })
+        let store = database.if_open()?;
+        if due != Due::All && tokens.prompt.is_pausing() {
+            return None;
+        }
+        let now = minute_of(Timestamp::now());
+        let prompt = tokens.prompt.may_use(due, &store, database.is_file());
+        let is_counted_due = || tokens.usage.age(now).is_some_and(|age| due.is_reached(age));
+        let is_hourly_due = tokens.last_used.is_due(due, now) || is_counted_due();
+        let is_in_vain = prompt == Some(MayUse::Idle) && !is_hourly_due && !store.has_idle();
+        if !is_hourly_due && prompt.is_none() || is_in_vain {
+            return None;
+        }
+        Some(Self { slug: Arc::clone(slug), tokens: Arc::clone(tokens), store, due, is_hourly_due, prompt })
     }
 
     /// Writes them. If that fails, they are kept for the next attempt. Returns whether it succeeded.
@@ -84,18 +111,29 @@ impl WriteBehind {
                 if let NotWritten::InDoubt { mark, .. } = error {
                     usage.doubt(Some(mark));
                 }
-                tracing::warn!(
-                    tenant = &*self.slug,
-                    cause = with_causes(&error),
-                    "uses of tokens not written; they are written at the next attempt"
-                );
+                self.tokens.prompt.failed(&self.store);
+                let (tenant, cause) = (&*self.slug, with_causes(&error));
+                // Why is logged once, by those who found out.
+                if let NotWritten::Failed(StoreError::Resting | StoreError::Busy) = error {
+                    tracing::debug!(
+                        tenant,
+                        cause,
+                        "what requests left is not written; it is written at the next attempt"
+                    );
+                } else {
+                    tracing::warn!(
+                        tenant,
+                        cause,
+                        "what requests left is not written; it is written at the next attempt"
+                    );
+                }
                 false
             }
         }
     }
 
     async fn try_to_write(&self) -> Result<bool, NotWritten> {
-        let Tokens { last_used, usage, .. } = &*self.tokens;
+        let usage = &self.tokens.usage;
         if let Some(mark) = usage.in_doubt() {
             match self.store.is_committed(mark).await? {
                 None => return Ok(false),
@@ -103,27 +141,47 @@ impl WriteBehind {
                 Some(false) => usage.doubt(None),
             }
         }
+        let since = self.tokens.prompt.take();
+        let written = self.write_taken().await;
+        if !matches!(written, Ok(true)) {
+            self.tokens.prompt.put_back(since);
+        }
+        written
+    }
+
+    async fn write_taken(&self) -> Result<bool, NotWritten> {
+        let Tokens { last_used, usage, requests, prompt, .. } = &*self.tokens;
         let now = Timestamp::now();
+        // Adding to the row of an hour takes several statements: once a minute is enough.
+        let takes_hours = self.is_hourly_due || usage.age(minute_of(now)).is_some_and(|age| age > 0);
+        let hours = if takes_hours { usage.take(now) } else { Vec::new() };
         // Another write may have just finished.
-        let unwritten = Unwritten { uses: last_used.unwritten(), hours: usage.take(now) };
+        let unwritten = Unwritten { uses: last_used.unwritten(), hours, requests: requests.take(now) };
         if unwritten.is_empty() {
-            usage.confirm();
+            if takes_hours {
+                usage.confirm();
+            }
             return Ok(true);
         }
         if !self.store.write_behind_if_idle(&unwritten, now).await? {
-            let may_open = match self.due {
-                // The next request may leave a connection.
-                Due::AfterRequest => false,
-                Due::Afterwards => last_used.may_open(minute_of(now)),
-                Due::All => true,
-            };
+            let may_open = self.prompt == Some(MayUse::New)
+                || match self.due {
+                    // The next request may leave a connection.
+                    Due::AfterRequest | Due::Promptly => false,
+                    Due::Afterwards => self.is_hourly_due && last_used.may_open(minute_of(now)),
+                    Due::All => true,
+                };
             if !may_open {
                 return Ok(false);
             }
             self.store.write_behind(&unwritten, now).await?;
         }
         last_used.mark_written(&unwritten.uses);
-        usage.confirm();
+        if takes_hours {
+            usage.confirm();
+        }
+        requests.confirm(&unwritten.requests, now);
+        prompt.written(&self.store);
         Ok(true)
     }
 }
@@ -139,7 +197,7 @@ pub async fn write(writes: Vec<WriteBehind>) {
             Ok(Some(true)) => deadline = tokio::time::Instant::now() + LIMIT,
             Ok(Some(false)) => {}
             Err(_) => {
-                tracing::warn!("uses of tokens not written in time; they are written at the next attempt");
+                tracing::warn!("what requests left is not written in time; it is written at the next attempt");
                 return;
             }
         }

@@ -11,6 +11,7 @@ mod inexact;
 mod me;
 mod openapi;
 mod reach;
+mod requests;
 pub(crate) mod submission;
 mod subscription;
 pub(crate) mod world;

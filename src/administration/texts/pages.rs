@@ -48,6 +48,9 @@ page! {
         DomainStatesTexts: domain_states;
         DomainMeaningsTexts: domain_meanings;
         DomainReasonsTexts: domain_reasons;
+        RequestsTexts: requests;
+        RequestTexts: request;
+        RefusalsTexts: refusals;
         AuditTexts: audit;
         SessionsTexts: sessions;
         ActionsTexts: actions;
@@ -66,6 +69,9 @@ page! {
 
 /// What actions of the audit log are called, by their names in the log.
 pub(in crate::administration) type ActionsTexts = BTreeMap<String, Text>;
+
+/// What the reasons of refusals mean, by their words in the log of requests.
+pub(in crate::administration) type RefusalsTexts = BTreeMap<String, Text>;
 
 /// Paragraphs.
 pub(in crate::administration) type Sentences = Vec<Text>;
@@ -87,7 +93,7 @@ page! {
 page! {
     /// What surrounds each page.
     FrameTexts {
-        Text: skip, pages, overview, tokens, webhooks, groups, domains, audit, sessions, viewer,
+        Text: skip, pages, overview, tokens, webhooks, groups, requests, domains, audit, sessions, viewer,
             sign_out, error, actions;
     }
 }
@@ -168,7 +174,7 @@ page! {
     TokenTexts {
         Text: heading, late, old, old_ended, old_in_use, old_unused, old_used, old_never_used,
             old_until, old_link, rotate, rotate_lead, overlap, not_rotated, revoke, revoke_lead,
-            ask_revoke, unknown;
+            ask_revoke, requests, unknown;
         Counted: old_requests;
     }
 }
@@ -289,6 +295,21 @@ page! {
         Text: no_records, not_seen_yet, elsewhere, behind_cdn, caa, dns_broken, dnssec,
             proof_missing, not_checked_yet, dns_down, taken, claim_expired, ca_refused, ca_limited, expired, ca_account,
             ca_down, unreachable;
+    }
+}
+
+page! {
+    /// The log of requests.
+    RequestsTexts {
+        Text: lead, filter, token, status, any, since, bad_filter, none, empty, caption, when, request, took, rows,
+            no_token, no_route, older;
+    }
+}
+
+page! {
+    /// One request.
+    RequestTexts {
+        Text: at, reason, counted, counted_note, sent, network, agent, id, unknown;
     }
 }
 

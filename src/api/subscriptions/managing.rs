@@ -69,7 +69,7 @@ pub(super) fn subscription_id(id: &str) -> Result<i64, Refusal> {
 pub(super) fn reply(subscription: Option<Subscription>, secret: Option<String>) -> Result<Reply, Refusal> {
     let subscription = subscription.ok_or(Refusal::SubscriptionNotFound)?;
     let data = SubscriptionJson { secret, ..SubscriptionJson::from(subscription) };
-    Ok(Reply::json(StatusCode::OK, &json!({ "data": data })))
+    Ok(Reply::json(StatusCode::OK, &json!({ "data": data })).with_rows(1))
 }
 
 fn grace_seconds(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<u32> {

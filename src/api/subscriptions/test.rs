@@ -148,7 +148,7 @@ pub(in crate::api) async fn test(admitted: &Admitted, call: &Call<'_>) -> Result
     let (store, tenant) = (call.store(admitted).await?, admitted.tenant());
     let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
     match send_test(&store, call.tests, call.seals, origin, id).await {
-        Ok(attempt) => Ok(Reply::json(StatusCode::OK, &json!({ "data": DeliveryJson::from(&attempt) }))),
+        Ok(attempt) => Ok(Reply::json(StatusCode::OK, &json!({ "data": DeliveryJson::from(&attempt) })).with_rows(1)),
         Err(Untested::UnknownSubscription) => Err(Refusal::SubscriptionNotFound),
         Err(Untested::Busy) => Err(StoreError::Busy.into()),
         Err(Untested::Store(error)) => Err(error.into()),
@@ -171,14 +171,15 @@ pub(in crate::api) async fn sample(admitted: &Admitted, call: &Call<'_>) -> Resu
     let (event, form) = faults.into_result((event.unwrap_or_default(), form.flatten()))?;
     let (store, tenant) = (call.store(admitted).await?, admitted.tenant());
     let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
-    let mut array = String::from("[");
+    let (mut array, mut count) = (String::from("["), 0);
     for sample in store.sample_submissions(event, form, SAMPLES).await? {
         let envelope = envelope(origin, event, None, admitted.token().reach(), &sample);
         if let Some(body) = envelope.body(&store, &sample.submissions, origin.zone).await? {
-            array += if array.len() > 1 { "," } else { "" };
+            array += if count > 0 { "," } else { "" };
             array += &body.json;
+            count += 1;
         }
     }
     array += "]";
-    Ok(Reply::of_json(StatusCode::OK, array.into_bytes()))
+    Ok(Reply::of_json(StatusCode::OK, array.into_bytes()).with_rows(count))
 }

@@ -303,6 +303,11 @@ impl Connections {
         self.budget(request.pool.dialect).lock().take_idle_of(self, request)
     }
 
+    /// Whether a pool has an idle connection.
+    pub(super) fn has_idle(&self, request: &CheckoutRequest) -> bool {
+        self.budget(request.pool.dialect).lock().find_idle(request).is_some()
+    }
+
     /// Closes the idle connections of a pool, and waits for a limited time until all its connections are closed.
     pub(super) async fn close(self: &Arc<Self>, pool: PoolId) {
         let budget = self.budget(pool.dialect);

@@ -76,6 +76,16 @@ impl Database {
         self.pool.connections().metrics()
     }
 
+    /// How often one of the connections was opened.
+    pub(in crate::store) fn openings(&self) -> u64 {
+        self.pool.openings()
+    }
+
+    /// Whether one of them is open and idle.
+    pub(in crate::store) fn has_idle(&self) -> bool {
+        self.pool.has_idle()
+    }
+
     /// How often a statement was denied on any of these connections.
     pub(in crate::store) fn denials(&self) -> u64 {
         self.pool.connections().denials()

@@ -21,7 +21,7 @@ pub(super) mod connection;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -73,6 +73,7 @@ struct PoolInner {
     breaker: Option<Arc<Breaker>>,
     write_lock: WriteLock,
     closed: AtomicBool,
+    openings: AtomicU64,
 }
 
 /// How a pool's connections are opened and acquired.
@@ -127,6 +128,7 @@ impl Pool {
             breaker: breaker.map(Arc::clone),
             write_lock: WriteLock::default(),
             closed: AtomicBool::new(false),
+            openings: AtomicU64::new(0),
         }))
     }
 
@@ -173,6 +175,16 @@ impl Pool {
 
     pub(super) fn begin_writing(&self) -> BeginWriting {
         self.0.begin_writing
+    }
+
+    /// How often a connection was opened.
+    pub(super) fn openings(&self) -> u64 {
+        self.0.openings.load(Ordering::Acquire)
+    }
+
+    /// Whether a connection is open and idle.
+    pub(super) fn has_idle(&self) -> bool {
+        self.connections().has_idle(&self.request(Role::Any))
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -277,6 +289,7 @@ impl Pool {
             let opened = match Session::open(pool.address(), permit.role()).await {
                 Ok(session) => {
                     pool.connections().metrics().opened(pool.dialect().name());
+                    pool.0.openings.fetch_add(1, Ordering::AcqRel);
                     Ok((session, permit))
                 }
                 Err(error) => Err(pool.open_error(error, &permit)),

@@ -275,6 +275,33 @@ CREATE TABLE token_hours (
 COMMENT ON TABLE token_hours IS 'The requests of the tokens in each hour that had any. Written with a delay.';
 COMMENT ON COLUMN token_hours.counts IS 'A JSON array with [token, admitted, refused] for each. Refused: by the rate limit.';
 
+CREATE TABLE request_log (
+  at timestamptz NOT NULL,
+  number bigint NOT NULL,
+  id text NOT NULL,
+  token bigint,
+  prefix text,
+  method text NOT NULL,
+  route text,
+  status smallint NOT NULL,
+  duration_ms bigint NOT NULL,
+  row_count bigint,
+  network text,
+  agent text,
+  reason text,
+  counted bigint,
+  PRIMARY KEY (at, number)
+);
+COMMENT ON TABLE request_log IS 'The last requests to the API of the account, without their bodies and queries. Written with a delay.';
+COMMENT ON COLUMN request_log.number IS 'Distinguishes requests of the same instant: a random number of the node, and a counter.';
+COMMENT ON COLUMN request_log.id IS 'The X-Request-Id of the response. Callers choose it, so it may occur twice.';
+COMMENT ON COLUMN request_log.prefix IS 'The beginning of what was sent as a token, if it was refused and had the form of one.';
+COMMENT ON COLUMN request_log.route IS 'The path of the endpoint in the OpenAPI document. Null: there is none.';
+COMMENT ON COLUMN request_log.row_count IS 'How many rows the response had.';
+COMMENT ON COLUMN request_log.network IS 'The network of the caller: an IPv4 /24 or an IPv6 /48.';
+COMMENT ON COLUMN request_log.reason IS 'Why it was refused. Null: it was not.';
+COMMENT ON COLUMN request_log.counted IS 'How many refusals of the same token and reason within a minute the row counts; all else is of the first of them. Null: it is one request.';
+
 -- 7. The administration area
 
 CREATE TABLE admin_links (

@@ -212,6 +212,25 @@ CREATE TABLE token_hours (
   counts TEXT NOT NULL -- a JSON array with [token, admitted, refused] for each; refused: by the rate limit
 ) STRICT;
 
+-- The last requests to the API of the account, without their bodies and queries. Written with a delay.
+CREATE TABLE request_log (
+  at INTEGER NOT NULL,
+  number INTEGER NOT NULL, -- distinguishes requests of the same instant: a random number of the node, and a counter
+  id TEXT NOT NULL, -- the X-Request-Id of the response; callers choose it, so it may occur twice
+  token INTEGER,
+  prefix TEXT, -- the beginning of what was sent as a token, if it was refused and had the form of one
+  method TEXT NOT NULL,
+  route TEXT, -- the path of the endpoint in the OpenAPI document; NULL: there is none
+  status INTEGER NOT NULL,
+  duration_ms INTEGER NOT NULL,
+  row_count INTEGER, -- how many rows the response had
+  network TEXT, -- of the caller: an IPv4 /24 or an IPv6 /48
+  agent TEXT,
+  reason TEXT, -- why it was refused; NULL: it was not
+  counted INTEGER, -- refusals of the same token and reason within a minute; all else is of the first; NULL: it is one request
+  PRIMARY KEY (at, number)
+) STRICT, WITHOUT ROWID;
+
 -- 7. The administration area
 
 -- One-time sign-in links that have not been used.

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::hours::{self, CommitMark, TokenHour};
 use super::last_used::{TokenUse, touch};
 use crate::store::engine::Transaction;
+use crate::store::request_log::{self, UnwrittenRequests};
 use crate::store::{Store, StoreError};
 
 /// What a node has noted of an account's requests and not written.
@@ -14,13 +15,15 @@ pub struct Unwritten {
     pub uses: Vec<TokenUse>,
     /// How often.
     pub hours: Vec<TokenHour>,
+    /// Which requests there were.
+    pub requests: UnwrittenRequests,
 }
 
 impl Unwritten {
     /// Whether there is nothing to write.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.uses.is_empty() && self.hours.is_empty()
+        self.uses.is_empty() && self.hours.is_empty() && self.requests.rows.is_empty()
     }
 }
 
@@ -48,6 +51,18 @@ impl From<sqlx::Error> for NotWritten {
 }
 
 impl Store {
+    /// How often a connection was opened. While the number stays the same, an idle one is the one of before.
+    #[must_use]
+    pub fn openings(&self) -> u64 {
+        self.database.openings()
+    }
+
+    /// Whether a connection is open and idle.
+    #[must_use]
+    pub fn has_idle(&self) -> bool {
+        self.database.has_idle()
+    }
+
     /// Writes what requests left, in one transaction.
     ///
     /// # Errors
@@ -71,10 +86,13 @@ async fn write(mut transaction: Transaction, unwritten: &Unwritten, now: Timesta
     if !unwritten.uses.is_empty() {
         transaction.execute(touch(&unwritten.uses)).await?;
     }
+    if !unwritten.requests.rows.is_empty() {
+        request_log::write(&mut transaction, &unwritten.requests, now).await?;
+    }
     let mark = hours::add(&mut transaction, &unwritten.hours, now).await?;
     match (transaction.commit().await, mark) {
         (Ok(()), _) => Ok(()),
-        // Writing last uses again changes nothing.
+        // Writing last uses and requests again changes nothing.
         (Err(error), None) => Err(error.into()),
         (Err(error), Some(mark)) => Err(NotWritten::InDoubt { mark, source: error.into() }),
     }

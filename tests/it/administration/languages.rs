@@ -176,6 +176,10 @@ async fn every_page_is_accessible_and_complete_in_german() {
         ("/webhooks/1", "webhook"),
         ("/groups?group=1", "groups-of-one"),
         ("/groups/1", "group-sync"),
+        ("/requests", "requests"),
+        ("/requests?since=x", "requests-error"),
+        ("/requests?status=500", "requests-none"),
+        ("/requests/1-1", "request-unknown"),
         ("/audit", "audit"),
         ("/audit?since=x", "audit-error"),
         ("/audit?actor=keiner", "audit-none"),
@@ -185,6 +189,9 @@ async fn every_page_is_accessible_and_complete_in_german() {
         open(path).await;
         check_german(&browser, name, &foreign).await;
     }
+    open("/requests").await;
+    browser.follow("tbody a").await;
+    check_german(&browser, "request", &foreign).await;
     open("/webhooks/1").await;
     browser.follow("button[value=test]").await;
     check_german(&browser, "webhook-not-tested", &foreign).await;

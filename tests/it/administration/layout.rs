@@ -139,6 +139,7 @@ impl Layout {
             ("/groups/1", "group-sync"),
             ("/domains", "domains"),
             ("/domains/anmeldung.kundenportal.shop.com", "domain"),
+            ("/requests", "requests"),
             ("/audit", "audit"),
             ("/sessions", "sessions"),
         ] {
@@ -146,6 +147,9 @@ impl Layout {
             self.check(page).await;
             self.check_tabs(page).await;
         }
+        self.open("/requests").await;
+        self.browser.follow("tbody a").await;
+        self.check("request").await;
         self.open("/tokens").await;
         self.browser.type_into("#name", "Lohnabrechnung").await;
         self.browser.follow("main form button").await;

@@ -48,6 +48,7 @@ async fn a_role_with_the_documented_rights_serves_the_area() {
         "/webhooks/1",
         "/groups",
         "/groups/1",
+        "/requests",
         "/audit",
         "/sessions",
     ] {

@@ -223,7 +223,7 @@ impl ConnectionBudgetState {
 
     /// The idle connection that serves a request best: the most recently used one. Of those that tenants share, it is
     /// one that has served the tenant's schema, or else the one that has served the fewest.
-    fn find_idle(&self, request: &CheckoutRequest) -> Option<u64> {
+    pub(super) fn find_idle(&self, request: &CheckoutRequest) -> Option<u64> {
         let idle = self.pools.get(&request.pool)?.idle.iter().rev();
         let mut usable = idle.filter(|number| request.role == Role::Any || !self.session(**number).is_read_only());
         let number = match &request.schema {
