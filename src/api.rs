@@ -46,7 +46,7 @@ pub use subscriptions::new_secret;
 pub use subscriptions::shown::{
     delivery_json, parse_replay_start, parse_submission_id, parse_subscription_id, subscription_json,
 };
-pub use subscriptions::test::{EnvelopeOrigin, Untested, attempt_record, send_test};
+pub use subscriptions::test::{EnvelopeOrigin, NoteRead, Untested, attempt_record, send_test};
 pub use time::{parse_range_end, parse_range_start};
 
 /// The part of a request that handlers read.
@@ -129,6 +129,7 @@ macro_rules! delete {
 }
 
 const ANY: &[Scope] = &[];
+const ALL: &[Scope] = &[Scope::All];
 const FORMS: &[Scope] = &[Scope::FormsRead];
 const SUBMISSIONS: &[Scope] = &[Scope::SubmissionsRead];
 const GROUPS: &[Scope] = &[Scope::GroupsRead];
@@ -141,7 +142,7 @@ const WEBHOOKS_AND_SUBMISSIONS: &[Scope] = &[Scope::WebhooksManage, Scope::Submi
 /// in a response header.
 pub static ENDPOINTS: Endpoints<Action> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Action>; 23] = [
+static TABLE: [Endpoint<Action>; 24] = [
     endpoint!(GET "" "/me", by(ANY, |admitted, _| Box::pin(me::show(admitted)))),
     endpoint!(GET "" "/openapi.json", by(ANY, |admitted, call| Box::pin(async move { Ok(openapi::show(admitted, &call)) }))),
     get!("/form", FORMS, forms::list).query(&["page"]),
@@ -151,6 +152,7 @@ static TABLE: [Endpoint<Action>; 23] = [
         .query(&["cursor", "limit", "forms", "wait"])
         .time(TimeLimit::Waiting(changes::MAX_WAIT)),
     get!("/submission/{id}", SUBMISSIONS, submissions::show),
+    get!("/submission/{id}/readers", ALL, submissions::readers::list),
     get!("/group", GROUPS, groups::list).query(&["managed", "external_id", "page"]),
     endpoint!(PUT "" "/group", by(WRITE_GROUPS, |admitted, call| Box::pin(groups::write(admitted, call))))
         .query(&["dry_run", "confirm", "report"])

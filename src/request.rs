@@ -16,6 +16,7 @@ mod body_buffer;
 mod coding;
 mod encoding;
 mod in_flight;
+mod read_by;
 mod redirect;
 mod respond;
 mod streaming;
@@ -57,6 +58,7 @@ pub(crate) use body::read_for as read_body;
 pub(crate) use body_buffer::ReceivedBody;
 use coding::Coding;
 pub use in_flight::RequestsInFlight;
+use read_by::ReadBy;
 use respond::RequestId;
 pub use streaming::AnswerBody;
 use time_budget::TimeBudget;
@@ -173,7 +175,8 @@ impl Pipeline {
             context.budget = Some(self.gate.budget(tenant).await);
         }
         let status = reply.status;
-        let mut response = respond::build(reply, &head, id, context.budget, self.limits.request).await;
+        let read_by = ReadBy::of(&reply, &head, &context);
+        let mut response = respond::build(reply, &head, id, context.budget, self.limits.request, read_by).await;
         if let Some(hsts) = &*self.hsts.load()
             && connection.transport.is_protected()
         {

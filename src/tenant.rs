@@ -11,6 +11,7 @@ pub mod last_used;
 mod names;
 mod network;
 mod noticed_writes;
+pub mod reads;
 pub mod sign_in_link;
 mod subscription_changes;
 pub mod token;
@@ -22,6 +23,7 @@ pub mod written_behind;
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::config::{OidcConfig, TenantConfig};
@@ -29,6 +31,7 @@ use crate::host::HostName;
 use crate::memory::TenantMemory;
 use crate::metrics::TenantMeter;
 use crate::quota::{Account, LimitedAccount};
+use crate::reply::ReadSubmission;
 use crate::store::Guard;
 
 pub use database::TenantDatabase;
@@ -126,10 +129,19 @@ impl Tenant {
 
     /// Writes what is due, in the background, after a request has put its connection back.
     pub fn write_behind_request(&self) {
-        if self.tokens.last_used.becomes_due()
+        // Both are asked: each answers once.
+        if self.tokens.last_used.becomes_due() | self.tokens.reads.becomes_due()
             && let Some(due) = self.write_behind(Due::AfterRequest)
         {
             tokio::spawn(due.write());
+        }
+    }
+
+    /// Notes that a token was sent submissions, and writes it in the background if that is due.
+    pub fn note_reads(&self, token: i64, read: &[ReadSubmission]) {
+        if !read.is_empty() {
+            self.tokens.reads.note(token, read, &self.timezone, Timestamp::now());
+            self.write_behind_request();
         }
     }
 

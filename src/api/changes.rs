@@ -204,7 +204,7 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
             submissions::write_changes(&mut json, &mut end, &view, zone);
             if json.position() <= WHOLE_BYTES {
                 end.write(&mut json);
-                return Ok(json.reply(StatusCode::OK));
+                return Ok(json.reply(StatusCode::OK).with_read(submissions::read_by_showing(&view)));
             }
             end.begin_again();
         }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::last_used::LastUsed;
 use super::names::TokenNames;
+use super::reads::Reads;
 use super::usage::TokenUsage;
 
 /// One tenant with one database, for as long as the configuration has both without interruption. A tenant that gets
@@ -33,6 +34,8 @@ pub struct Tokens {
     pub last_used: LastUsed,
     /// The number of requests of each.
     pub usage: TokenUsage,
+    /// Which submissions each was sent.
+    pub reads: Reads,
     changes: AtomicU64,
 }
 
@@ -44,6 +47,7 @@ impl Tokens {
             names: TokenNames::default(),
             last_used: LastUsed::default(),
             usage: TokenUsage::default(),
+            reads: Reads::default(),
             changes: AtomicU64::new(0),
         }
     }

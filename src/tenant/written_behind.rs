@@ -63,7 +63,7 @@ impl WriteBehind {
     pub(super) fn find(slug: &Arc<str>, tokens: &Arc<Tokens>, database: &TenantDatabase, due: Due) -> Option<Self> {
         let now = minute_of(Timestamp::now());
         let is_counted_due = || tokens.usage.age(now).is_some_and(|age| due.is_reached(age));
-        if !tokens.last_used.is_due(due, now) && !is_counted_due() {
+        if !tokens.last_used.is_due(due, now) && !is_counted_due() && !tokens.reads.is_due(due, now) {
             return None;
         }
         Some(Self { slug: Arc::clone(slug), tokens: Arc::clone(tokens), store: database.if_open()?, due })
@@ -95,7 +95,7 @@ impl WriteBehind {
     }
 
     async fn try_to_write(&self) -> Result<bool, NotWritten> {
-        let Tokens { last_used, usage, .. } = &*self.tokens;
+        let Tokens { last_used, usage, reads, .. } = &*self.tokens;
         if let Some(mark) = usage.in_doubt() {
             match self.store.is_committed(mark).await? {
                 None => return Ok(false),
@@ -105,7 +105,8 @@ impl WriteBehind {
         }
         let now = Timestamp::now();
         // Another write may have just finished.
-        let unwritten = Unwritten { uses: last_used.unwritten(), hours: usage.take(now) };
+        let unwritten =
+            Unwritten { uses: last_used.unwritten(), hours: usage.take(now), reads: reads.take(self.due, now) };
         if unwritten.is_empty() {
             usage.confirm();
             return Ok(true);
@@ -124,6 +125,7 @@ impl WriteBehind {
         }
         last_used.mark_written(&unwritten.uses);
         usage.confirm();
+        reads.confirm();
         Ok(true)
     }
 }

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::hours::{self, CommitMark, TokenHour};
 use super::last_used::{TokenUse, touch};
 use crate::store::engine::Transaction;
+use crate::store::reads::{self, UnwrittenReads};
 use crate::store::{Store, StoreError};
 
 /// What a node has noted of an account's requests and not written.
@@ -14,13 +15,15 @@ pub struct Unwritten {
     pub uses: Vec<TokenUse>,
     /// How often.
     pub hours: Vec<TokenHour>,
+    /// Which submissions they were sent, and whether this node may hold more.
+    pub reads: Option<UnwrittenReads>,
 }
 
 impl Unwritten {
     /// Whether there is nothing to write.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.uses.is_empty() && self.hours.is_empty()
+        self.uses.is_empty() && self.hours.is_empty() && self.reads.is_none()
     }
 }
 
@@ -72,9 +75,13 @@ async fn write(mut transaction: Transaction, unwritten: &Unwritten, now: Timesta
         transaction.execute(touch(&unwritten.uses)).await?;
     }
     let mark = hours::add(&mut transaction, &unwritten.hours, now).await?;
+    // Last: it may lock the end of the audit log.
+    if let Some(unwritten) = &unwritten.reads {
+        reads::add(&mut transaction, unwritten, now).await?;
+    }
     match (transaction.commit().await, mark) {
         (Ok(()), _) => Ok(()),
-        // Writing last uses again changes nothing.
+        // Writing last uses and reads again changes nothing.
         (Err(error), None) => Err(error.into()),
         (Err(error), Some(mark)) => Err(NotWritten::InDoubt { mark, source: error.into() }),
     }
