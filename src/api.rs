@@ -48,7 +48,7 @@ pub use subscriptions::new_secret;
 pub use subscriptions::shown::{
     delivery_json, parse_replay_start, parse_submission_id, parse_subscription_id, subscription_json,
 };
-pub use subscriptions::test::{EnvelopeOrigin, Untested, attempt_record, send_test};
+pub use subscriptions::test::{EnvelopeOrigin, NoteRead, Untested, attempt_record, send_test};
 pub use time::{parse_range_end, parse_range_start};
 
 /// The part of a request that handlers read.
@@ -131,6 +131,7 @@ macro_rules! delete {
 }
 
 const ANY: &[Scope] = &[];
+const ALL: &[Scope] = &[Scope::All];
 const FORMS: &[Scope] = &[Scope::FormsRead];
 const SUBMISSIONS: &[Scope] = &[Scope::SubmissionsRead];
 const GROUPS: &[Scope] = &[Scope::GroupsRead];
@@ -156,6 +157,7 @@ static TABLE: [Endpoint<Action>; 24] = [
         .query(&["cursor", "limit", "forms", "wait"])
         .time(TimeLimit::Waiting(changes::MAX_WAIT)),
     get!("/submission/{id}", SUBMISSIONS, submissions::show).with_etag(),
+    get!("/submission/{id}/readers", ALL, submissions::readers::list),
     get!("/group", GROUPS, groups::list).query(&["managed", "external_id", "page"]),
     endpoint!(PUT "" "/group", by(WRITE_GROUPS, |admitted, call| Box::pin(groups::write(admitted, call))))
         .query(&["dry_run", "confirm", "report"])

@@ -18,6 +18,7 @@ mod import;
 mod manual;
 mod migrate;
 mod output;
+mod readers;
 mod registry;
 mod request;
 mod seal;
@@ -100,6 +101,8 @@ enum Command {
     /// List what administrators and commands changed, and verify that nothing of it was removed.
     #[command(subcommand)]
     Audit(audit::AuditCommand),
+    /// List the tokens whose responses contained a submission, with the first and the last day.
+    Readers(readers::ReadersArgs),
     /// Show subscriptions and their deliveries, send events again, pause, resume, rotate secrets.
     #[command(subcommand)]
     Webhook(webhook::WebhookCommand),
@@ -230,6 +233,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Admin(command) => on_runtime(None, DefaultLog::Command, admin::run(&command)),
         Command::Audit(command) => on_runtime(None, DefaultLog::Command, audit::run(&command)),
         Command::Request(command) => on_runtime(None, DefaultLog::Command, request::run(&command)),
+        Command::Readers(command) => on_runtime(None, DefaultLog::Command, readers::run(&command)),
         Command::Tenant(command) => on_runtime(None, DefaultLog::Command, tenant::run(&command)),
         Command::Domain(command) => on_runtime(None, DefaultLog::Command, domain::run(&command)),
         Command::Acme(command) => on_runtime(None, DefaultLog::Command, acme::run(&command)),

@@ -37,7 +37,7 @@ mod tls;
 
 pub(crate) use addresses::is_public;
 pub use answer::{Answer, retry_after};
-pub use client::{Attempt, Client, Message};
+pub use client::{Attempt, Client, Message, OnceSent};
 pub use document::{Document, MAX_DOCUMENT_BYTES};
 pub use error::{ConnectFault, DnsFault, Phase, ProtocolFault, SendError, TlsFault};
 pub use guard::{AllowedTarget, AllowedTargets, BlockedAddress, Guard, InvalidAllowedTarget};

@@ -5,6 +5,7 @@
 //! The request path adds what every answer carries: request id, rate headers, encoding.
 
 use bytes::Bytes;
+use futures_util::TryStreamExt;
 use futures_util::stream::BoxStream;
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
@@ -25,8 +26,32 @@ pub(crate) const WHOLE_BYTES: usize = 1024 * 1024;
 /// Why a part of an answer could not be produced.
 pub type PartsError = Box<dyn std::error::Error + Send + Sync>;
 
+/// A submission that an answer contains, for the ledger of reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadSubmission {
+    /// The bare id.
+    pub id: i64,
+    /// Its form, if that is known.
+    pub form: Option<i64>,
+}
+
+/// A part of an answer.
+#[derive(Clone, Debug, Default)]
+pub struct Part {
+    /// What is sent.
+    pub bytes: Bytes,
+    /// The submissions that begin in it.
+    pub read: Vec<ReadSubmission>,
+}
+
+impl From<Bytes> for Part {
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, read: Vec::new() }
+    }
+}
+
 /// The parts of an answer behind its first one.
-pub type Parts = BoxStream<'static, Result<Bytes, PartsError>>;
+pub type Parts = BoxStream<'static, Result<Part, PartsError>>;
 
 /// The rest of a streamed answer.
 pub struct Rest {
@@ -92,6 +117,8 @@ pub struct Reply {
     pub headers: HeaderMap,
     /// The body, or the first part of it.
     pub body: Bytes,
+    /// The submissions that this body contains.
+    pub read: Vec<ReadSubmission>,
     /// The parts behind the first one, if it is streamed.
     pub rest: Option<Rest>,
     /// The memory reserved for the body until it is sent.
@@ -117,12 +144,26 @@ impl Reply {
     /// An answer of any type.
     #[must_use]
     pub(crate) fn of_type(status: StatusCode, content: ContentType, body: Bytes) -> Self {
-        Self { status, content, headers: HeaderMap::with_capacity(FIELDS), body, rest: None, held: None, rows: None }
+        let (headers, read) = (HeaderMap::with_capacity(FIELDS), Vec::new());
+        Self { status, content, headers, body, read, rest: None, held: None, rows: None }
+    }
+
+    /// The same answer, whose body contains submissions.
+    #[must_use]
+    pub(crate) fn with_read(mut self, read: Vec<ReadSubmission>) -> Self {
+        self.read = read;
+        self
+    }
+
+    /// The same answer, followed by more parts, without submissions.
+    #[must_use]
+    pub(crate) fn with_rest(self, parts: BoxStream<'static, Result<Bytes, PartsError>>) -> Self {
+        self.with_parts(Box::pin(parts.map_ok(Part::from)))
     }
 
     /// The same answer, followed by more parts.
     #[must_use]
-    pub(crate) fn with_rest(mut self, parts: Parts) -> Self {
+    pub(crate) fn with_parts(mut self, parts: Parts) -> Self {
         self.rest = Some(Rest { parts, rows: None });
         self
     }

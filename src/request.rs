@@ -18,6 +18,7 @@ mod conditional;
 mod encoding;
 mod in_flight;
 mod noting;
+mod read_by;
 mod redirect;
 mod respond;
 mod streaming;
@@ -60,6 +61,7 @@ pub(crate) use body_buffer::ReceivedBody;
 use coding::Coding;
 pub use in_flight::RequestsInFlight;
 pub use noting::RequestLogSwitch;
+use read_by::ReadBy;
 use respond::RequestId;
 pub use streaming::AnswerBody;
 use time_budget::TimeBudget;
@@ -175,7 +177,8 @@ impl Pipeline {
             context.budget = Some(self.gate.budget(tenant).await);
         }
         let (status, rows) = (reply.status, reply.rows);
-        let mut response = respond::build(reply, &head, id, context.budget, self.limits.request).await;
+        let read_by = ReadBy::of(&reply, &head, &context);
+        let mut response = respond::build(reply, &head, id, context.budget, self.limits.request, read_by).await;
         if let Some(hsts) = &*self.hsts.load()
             && connection.transport.is_protected()
         {

@@ -36,6 +36,7 @@ mod identity;
 pub(crate) mod import;
 pub mod mailbox;
 mod reach;
+mod reads;
 pub mod registry;
 mod reindex;
 mod request_log;
@@ -80,6 +81,9 @@ pub use groups::{
 pub use identity::{DatabaseIdentity, PhysicalId};
 use reach::Caller;
 pub use reach::FormReach;
+pub use reads::{
+    Day, KEPT_DAYS, NodeChange, ReadGap, ReadKey, ReadSet, Reader, SubmissionReaders, TokenReads, UnwrittenReads,
+};
 pub use registry::Registry;
 pub use reindex::{Reindexed, reindex};
 pub(crate) use request_log::{KEPT_ROWS, ROWS_BETWEEN_DELETIONS};

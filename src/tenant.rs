@@ -12,6 +12,7 @@ mod names;
 mod network;
 mod noticed_writes;
 pub mod prompt;
+pub mod reads;
 pub mod request_log;
 pub mod sign_in_link;
 mod subscription_changes;
@@ -24,6 +25,7 @@ pub mod written_behind;
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::config::{OidcConfig, TenantConfig};
@@ -31,6 +33,7 @@ use crate::host::HostName;
 use crate::memory::TenantMemory;
 use crate::metrics::TenantMeter;
 use crate::quota::{Account, LimitedAccount};
+use crate::reply::ReadSubmission;
 use crate::store::Guard;
 
 pub use database::TenantDatabase;
@@ -128,11 +131,21 @@ impl Tenant {
 
     /// Writes what is due, in the background, after a request has put its connection back.
     pub fn write_behind_request(&self) {
-        let Tokens { last_used, prompt, .. } = &*self.tokens;
-        if (last_used.becomes_due() || prompt.is_due_after_request())
+        let Tokens { last_used, reads, prompt, .. } = &*self.tokens;
+        // All are asked: some answer once.
+        if (last_used.becomes_due() | reads.becomes_due() | prompt.is_due_after_request())
             && let Some(due) = self.write_behind(Due::AfterRequest)
         {
             tokio::spawn(due.write());
+        }
+    }
+
+    /// Notes that a token was sent submissions, and writes it in the background if that is due.
+    pub fn note_reads(&self, token: i64, read: &[ReadSubmission]) {
+        if !read.is_empty() {
+            self.tokens.reads.note(token, read, &self.timezone, Timestamp::now());
+            self.tokens.prompt.begin();
+            self.write_behind_request();
         }
     }
 

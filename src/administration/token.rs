@@ -15,6 +15,7 @@ use super::tokens::{TokenRow, ValuePage, faulty, sent_before, zone_of};
 use super::visit::{Change, Member};
 use crate::error::Refusal;
 use crate::reply::Reply;
+use crate::store::TokenReads;
 use crate::tenant::token::{self, Rotated, RotationRequest};
 
 /// The parameter of the page after a change that Redis did not take.
@@ -26,6 +27,7 @@ struct TokenPage {
     frame: Frame,
     text: &'static TokenTexts,
     token: TokenRow,
+    reads: TokenReads,
     /// The token that it replaces.
     old: Option<TokenRow>,
     warning: Option<&'static str>,
@@ -45,6 +47,17 @@ impl TokenPage {
     /// the rotation may have been before it.
     fn is_old_in_use(&self, old: &TokenRow) -> bool {
         old.last_used.as_ref().is_some_and(|used| used.at >= self.token.created.at)
+    }
+
+    /// How much the token has read.
+    fn read_line(&self) -> String {
+        let TokenReads { submissions, forms } = self.reads;
+        if submissions == 0 {
+            return self.text.read_nothing.to_string();
+        }
+        let submissions = self.text.read_submissions.of(submissions).with("number", self.frame.number(submissions));
+        let forms = self.text.read_forms.of(forms).with("number", self.frame.number(forms));
+        self.text.read.fill(&[("submissions", &submissions), ("forms", &forms)])
     }
 }
 
@@ -78,6 +91,9 @@ pub(super) async fn show_with(
         Some(old) => find(member, &old.to_string()).await?,
         None => None,
     };
+    // Before the ledger is read: what is written meanwhile is in both.
+    let held = member.visit.tenant.tokens.reads.of_token(token.id);
+    let reads = member.store.count_token_reads(token.id, held).await?;
     let typed = TypedToken { kept: token.expires.clone(), ..typed };
     let token_page = TokenPage {
         frame: Frame::of(member, "tokens"),
@@ -86,6 +102,7 @@ pub(super) async fn show_with(
         is_limited: !token.limits.scopes.is_all(),
         of_account: member.visit.tenant.requests_per_minute,
         token,
+        reads,
         old,
         warning,
         typed,

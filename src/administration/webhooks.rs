@@ -275,7 +275,8 @@ async fn test(change: &Change<'_>, id: i64, segment: &str) -> Result<Reply, Refu
     let (member, tenant) = (&change.member, change.member.visit.tenant);
     let (store, tools, text) = (&member.store, member.visit.webhooks, &member.area.texts.webhook);
     let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
-    let attempt = match send_test(store, tools.tests, tools.seals, origin, id).await {
+    let note_read = |token, read| tenant.note_reads(token, &[read]);
+    let attempt = match send_test(store, tools.tests, tools.seals, origin, id, &note_read).await {
         Ok(attempt) => attempt,
         Err(Untested::UnknownSubscription) => return Ok(unknown(member)),
         Err(Untested::Busy) => return Err(StoreError::Busy.into()),

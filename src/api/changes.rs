@@ -204,7 +204,8 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
             submissions::write_changes(&mut json, &mut end, &view, zone);
             if json.position() <= WHOLE_BYTES {
                 end.write(&mut json);
-                return Ok(json.reply(StatusCode::OK).with_rows(shown));
+                let read = submissions::read_by_showing(&view);
+                return Ok(json.reply(StatusCode::OK).with_rows(shown).with_read(read));
             }
             end.begin_again();
         }

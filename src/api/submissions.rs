@@ -5,6 +5,7 @@
 
 mod changes_end;
 mod envelope;
+pub(super) mod readers;
 mod streamed;
 
 use std::borrow::Cow;
@@ -23,7 +24,7 @@ use super::time::time_of_day;
 use super::{Call, filter, page};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
-use crate::reply::{Reply, WHOLE_BYTES};
+use crate::reply::{ReadSubmission, Reply, WHOLE_BYTES};
 use crate::store::{Answer, Field, SearchPage, Submission, SubmissionReader, SubmissionsView};
 pub(super) use changes_end::ChangesEnd;
 pub use envelope::{Envelope, EnvelopeBody, ShownSubmissions};
@@ -150,12 +151,17 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
         if json.position() <= WHOLE_BYTES {
             json.raw("]");
             envelope.write_end(&mut json, written as u64);
-            return Ok(json.reply(StatusCode::OK).with_rows(written));
+            return Ok(json.reply(StatusCode::OK).with_rows(written).with_read(read_by_showing(&shown)));
         }
     }
     let ids = found.ids();
     let reader = store.read_in_parts(ids.iter().copied());
     Ok(streamed::reply(reader, Closing::Page(Box::new(envelope)), zone).await?.with_rows(ids.len()))
+}
+
+/// Every submission of a view that an answer shows whole.
+pub(super) fn read_by_showing(shown: &SubmissionsView<'_>) -> Vec<ReadSubmission> {
+    shown.submissions.iter().map(|of| ReadSubmission { id: of.id, form: Some(of.form) }).collect()
 }
 
 /// Writes the changes of a page, up to the end of the list, with the submissions as they are now.
@@ -193,7 +199,7 @@ pub(super) async fn show(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
         FieldsJson::new(&shown.fields).write(&mut json, submission, zone);
         json.raw("}");
         if json.position() <= WHOLE_BYTES {
-            return Ok(json.reply(StatusCode::OK).with_rows(1));
+            return Ok(json.reply(StatusCode::OK).with_rows(1).with_read(read_by_showing(&shown)));
         }
     }
     Ok(streamed::reply(store.read_in_parts([id]), Closing::Submission, zone).await?.with_rows(1))

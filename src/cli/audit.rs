@@ -19,7 +19,7 @@ const ROWS_A_PAGE: u32 = 1000;
 pub(super) enum AuditCommand {
     /// List changes, the newest first: number, when, who, from where, what.
     List(ListArgs),
-    /// Verify that no row was changed or removed; exit code 1 if one was.
+    /// Verify that no row, and no sealed day of the ledger of reads, was changed or removed; exit code 1 if one was.
     Verify(TenantChoice),
 }
 
@@ -97,13 +97,22 @@ async fn verify(command: &TenantChoice) -> Result<()> {
     store.close().await;
     let slug = &tenant.slug;
     match verdict {
-        AuditVerdict::Intact { rows } => print(&format!("{slug}: the audit log is intact: {rows} rows")),
+        AuditVerdict::Intact { rows, days } => {
+            let ledger =
+                if days == 0 { String::new() } else { format!("; the ledger of reads is intact: {days} days") };
+            print(&format!("{slug}: the audit log is intact: {rows} rows{ledger}"))
+        }
         AuditVerdict::Changed { id } => bail!("{slug}: row {id} of the audit log was changed"),
         AuditVerdict::Missing { id } => bail!("{slug}: row {id} of the audit log is missing"),
         AuditVerdict::EndMissing => {
             bail!("{slug}: the end of the audit log is missing: the table audit_state is empty")
         }
         AuditVerdict::Added { id } => bail!("{slug}: row {id} of the audit log was not written by formgate"),
+        AuditVerdict::ReadsChanged { day } => bail!("{slug}: the ledger of reads was changed for {day}"),
+        AuditVerdict::ReadsMissing { day } => bail!("{slug}: the ledger of reads is missing for {day}"),
+        AuditVerdict::ReadsAdded { day } => {
+            bail!("{slug}: the ledger of reads has entries for {day} that were not written by formgate")
+        }
     }
 }
 

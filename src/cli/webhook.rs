@@ -19,7 +19,9 @@ use crate::api::{
 };
 use crate::explain::guard_of;
 use crate::outbound::{Client, TestRequests};
-use crate::store::{AuditEntry, MAX_SUBSCRIPTIONS, PageRequest, Replay, Replayed, Resumed, Subscription};
+use crate::store::{AuditEntry, MAX_SUBSCRIPTIONS, PageRequest, Replay, Replayed, Resumed, Subscription, Unwritten};
+use crate::tenant::reads::Reads;
+use crate::tenant::written_behind::Due;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum WebhookCommand {
@@ -112,7 +114,7 @@ fn subscription_id(text: &str) -> Result<i64, String> {
     parse_subscription_id(text).ok_or_else(|| "an id is hook_<number> or a number".to_owned())
 }
 
-fn submission_id(text: &str) -> Result<i64, String> {
+pub(super) fn submission_id(text: &str) -> Result<i64, String> {
     parse_submission_id(text).ok_or_else(|| "an id is sub_<number> or a number".to_owned())
 }
 
@@ -187,7 +189,13 @@ async fn test(command: &OneArgs) -> Result<()> {
     let client = Client::new(&webhooks.requests, Arc::new(guard_of(&config).await));
     let tests = TestRequests::new(Arc::new(client), webhooks.requests.timeout);
     let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
-    let tested = send_test(&store, &tests, &webhooks.seals, origin, command.id).await;
+    let reads = Reads::default();
+    let note_read = |token, read| reads.note(token, &[read], &tenant.timezone, Timestamp::now());
+    let tested = send_test(&store, &tests, &webhooks.seals, origin, command.id, &note_read).await;
+    let unwritten = Unwritten { reads: reads.take(Due::All, Timestamp::now()), ..Unwritten::default() };
+    if !unwritten.is_empty() {
+        store.write_behind(&unwritten, Timestamp::now()).await.of_tenant(&tenant)?;
+    }
     if let Ok(attempt) = &tested {
         let details = json!({ "status": attempt.status, "error": attempt.error.map(|error| error.to_string()) });
         let entry = AuditEntry { action: "webhook.test", subject: format!("webhook hook_{}", command.id), details };

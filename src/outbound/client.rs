@@ -101,6 +101,38 @@ impl Attempt {
     }
 }
 
+/// Calls a function once a request may have been sent: also if the future of the request is dropped meanwhile.
+#[derive(Debug)]
+pub struct OnceSent<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> OnceSent<F> {
+    /// Before the request is sent.
+    #[must_use]
+    pub fn new(call: F) -> Self {
+        Self(Some(call))
+    }
+
+    /// The request ended like this.
+    pub fn end(mut self, attempt: &Attempt) {
+        if attempt.outcome.as_ref().is_err_and(|error| !error.may_have_been_sent()) {
+            self.cancel();
+        }
+    }
+
+    /// The request was not sent.
+    pub fn cancel(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl<F: FnOnce()> Drop for OnceSent<F> {
+    fn drop(&mut self) {
+        if let Some(call) = self.0.take() {
+            call();
+        }
+    }
+}
+
 impl Client {
     /// A client that connects to what the guard allows. Reads the system's certificate authorities and DNS servers,
     /// which blocks on files. Connections run on the Tokio runtime of the first request.

@@ -38,6 +38,15 @@ pub enum SendError {
 }
 
 impl SendError {
+    /// Whether the receiver may have got the request.
+    #[must_use]
+    pub fn may_have_been_sent(self) -> bool {
+        match self {
+            Self::Dns(_) | Self::Blocked(_) | Self::Connect(_) | Self::Tls(_) => false,
+            Self::Timeout(_) | Self::Protocol(_) => true,
+        }
+    }
+
     /// The kind of failure, in the delivery log and as a metric's label.
     #[must_use]
     pub fn kind(self) -> &'static str {

@@ -17,6 +17,7 @@ use uuid::{ContextV7, Timestamp, Uuid};
 
 use super::RequestContext;
 use super::encoding::{Encoding, SMALLEST};
+use super::read_by::ReadBy;
 use super::streaming::{AnswerBody, STREAM_BYTES, StreamRecord, StreamedBody};
 use crate::error::{Refusal, abbreviate};
 use crate::gate::Connection;
@@ -119,15 +120,16 @@ pub(super) fn reserve(mut reply: Reply, share: &MemoryShare, rows: &RowMemory) -
     Ok(reply)
 }
 
-/// Builds the response of a reply.
+/// Builds the response of a reply, and notes which submissions it contains.
 pub(super) async fn build(
     reply: Reply,
     head: &request::Parts,
     id: RequestId,
     budget: Option<Budget>,
     part_limit: Duration,
+    read_by: Option<ReadBy>,
 ) -> Response<AnswerBody> {
-    let Reply { status, content, mut headers, mut body, rest, held, rows: _ } = reply;
+    let Reply { status, content, mut headers, mut body, read, rest, held, rows: _ } = reply;
     let mut encoder = None;
     headers.insert(REQUEST_ID, id.0);
     if status != StatusCode::NOT_MODIFIED {
@@ -174,6 +176,9 @@ pub(super) async fn build(
             }
         }
     }
+    if let Some(read_by) = &read_by {
+        read_by.note(&read);
+    }
     if head.method == Method::HEAD {
         // For a body that is sent, hyper sets it. The length of a streamed one is unknown, and so is here that of one that
         // the client has.
@@ -183,7 +188,7 @@ pub(super) async fn build(
         body = Bytes::new();
     } else if let Some(rest) = rest {
         let mut response =
-            Response::new(StreamedBody::new(body, rest.parts, encoder, part_limit, (held, rest.rows)).into());
+            Response::new(StreamedBody::new(body, rest.parts, encoder, part_limit, (held, rest.rows), read_by).into());
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         return response;

@@ -23,6 +23,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::timeout;
 
 use super::encoding::Encoder;
+use super::read_by::ReadBy;
 use super::text_of;
 use crate::memory::{MemoryPermit, RowMemory};
 use crate::metrics::RequestMetrics;
@@ -156,16 +157,22 @@ pub(super) struct StreamRecord {
 }
 
 impl StreamedBody {
-    /// A body of a first part and the rest. Every part may take `limit`.
+    /// A body of a first part and the rest. Every part may take `limit`. `read_by` is sent the submissions in the rest.
     pub(super) fn new(
         first: Bytes,
         rest: Parts,
         encoder: Option<Encoder>,
         limit: Duration,
         memory: (Option<MemoryPermit>, Option<RowMemory>),
+        read_by: Option<ReadBy>,
     ) -> Self {
         let (permit, rows) = memory;
-        let rest = rest.map_err(CutOff::Unreadable);
+        let rest = rest.map_err(CutOff::Unreadable).map_ok(move |part| {
+            if let Some(read_by) = &read_by {
+                read_by.note(&part.read);
+            }
+            part.bytes
+        });
         let state = Producer { first: Some(first), rest: rest.boxed(), encoder, limit, rows };
         let parts =
             try_unfold(state, |mut producer| async move { Ok(producer.next().await?.map(|part| (part, producer))) });

@@ -28,6 +28,8 @@ pub use parts::{SubmissionPart, SubmissionReader};
 pub struct Submission<'r> {
     /// The bare id.
     pub id: i64,
+    /// Its form.
+    pub form: i64,
     /// As the database spells it.
     pub status: &'r str,
     /// When it was created.
@@ -239,8 +241,9 @@ impl Submissions {
             let updated_at = row.get(UPDATED_AT)?;
             match row.get::<Option<i64>>(PARENT)? {
                 None => {
-                    let (id, status, created_at) = (row.get(ID)?, row.text(STATUS)?, row.get(CREATED_AT)?);
-                    submissions.push(Submission { id, status, created_at, updated_at, entries: Vec::new() });
+                    let (id, form) = (row.get(ID)?, row.get(FORM)?);
+                    let (status, created_at) = (row.text(STATUS)?, row.get(CREATED_AT)?);
+                    submissions.push(Submission { id, form, status, created_at, updated_at, entries: Vec::new() });
                 }
                 // A parent that is a draft is not returned, and neither are its children.
                 Some(parent) if submissions.last().is_none_or(|last| last.id != parent) => continue,
@@ -384,7 +387,7 @@ impl FormFields {
 }
 
 /// Submissions that are returned by themselves, and in reach. `among` is the condition on the ids.
-fn shown(among: Sql, reach: &FormReach) -> Sql {
+pub(super) fn shown(among: Sql, reach: &FormReach) -> Sql {
     // A scalar subquery is not evaluated if there is no parent, and Postgres does not turn it into a join.
     sql!(
         "SELECT m.id, CAST(NULL AS bigint) AS child_of, m.form_id, m.status, {instant m.created_at} AS created_at,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::last_used::LastUsed;
 use super::names::TokenNames;
 use super::prompt::PromptWrites;
+use super::reads::Reads;
 use super::request_log::RequestLog;
 use super::usage::TokenUsage;
 
@@ -39,6 +40,8 @@ pub struct Tokens {
     pub requests: RequestLog,
     /// Whether any of it is to be written within seconds.
     pub prompt: PromptWrites,
+    /// Which submissions each was sent.
+    pub reads: Reads,
     changes: AtomicU64,
 }
 
@@ -52,6 +55,7 @@ impl Tokens {
             usage: TokenUsage::default(),
             requests: RequestLog::default(),
             prompt: PromptWrites::default(),
+            reads: Reads::default(),
             changes: AtomicU64::new(0),
         }
     }

@@ -5,7 +5,8 @@
 //! close has to write back. So what is due is written right after a request that used the database, while its connection
 //! is still open ([`Due::AfterRequest`]). Only if there is no such request for as long again is a connection opened for
 //! it ([`Due::Afterwards`]). Times of last use and hours are due after an hour; what administrators look for while
-//! something goes wrong, the log of requests, after seconds ([`Due::Promptly`], [`super::prompt`]).
+//! something goes wrong, the log of requests, and who was sent what are due after seconds ([`Due::Promptly`],
+//! [`super::prompt`]).
 //!
 //! A normal stop writes everything; a crash loses what was not written. Whenever something is due, everything that is not
 //! written yet goes with it.
@@ -69,7 +70,7 @@ pub struct WriteBehind {
     tokens: Arc<Tokens>,
     store: Arc<Store>,
     due: Due,
-    /// Whether last uses and hours are due.
+    /// Whether last uses, hours or the first read are due.
     is_hourly_due: bool,
     /// The connection for what is written within seconds. None: nothing of that is due.
     prompt: Option<MayUse>,
@@ -82,13 +83,14 @@ impl WriteBehind {
             return None;
         }
         let store = database.if_open()?;
-        if due != Due::All && tokens.prompt.is_pausing() {
+        // The first read is written at once: from then on the database knows that this node may hold others.
+        if due != Due::All && tokens.prompt.is_pausing() && !tokens.reads.is_first() {
             return None;
         }
         let now = minute_of(Timestamp::now());
         let prompt = tokens.prompt.may_use(due, &store, database.is_file());
         let is_counted_due = || tokens.usage.age(now).is_some_and(|age| due.is_reached(age));
-        let is_hourly_due = tokens.last_used.is_due(due, now) || is_counted_due();
+        let is_hourly_due = tokens.last_used.is_due(due, now) || is_counted_due() || tokens.reads.is_due(due, now);
         let is_in_vain = prompt == Some(MayUse::Idle) && !is_hourly_due && !store.has_idle();
         if !is_hourly_due && prompt.is_none() || is_in_vain {
             return None;
@@ -150,13 +152,18 @@ impl WriteBehind {
     }
 
     async fn write_taken(&self) -> Result<bool, NotWritten> {
-        let Tokens { last_used, usage, requests, prompt, .. } = &*self.tokens;
+        let Tokens { last_used, usage, requests, reads, prompt, .. } = &*self.tokens;
         let now = Timestamp::now();
         // Adding to the row of an hour takes several statements: once a minute is enough.
         let takes_hours = self.is_hourly_due || usage.age(minute_of(now)).is_some_and(|age| age > 0);
         let hours = if takes_hours { usage.take(now) } else { Vec::new() };
         // Another write may have just finished.
-        let unwritten = Unwritten { uses: last_used.unwritten(), hours, requests: requests.take(now) };
+        let unwritten = Unwritten {
+            uses: last_used.unwritten(),
+            hours,
+            requests: requests.take(now),
+            reads: reads.take(self.due, now),
+        };
         if unwritten.is_empty() {
             if takes_hours {
                 usage.confirm();
@@ -181,6 +188,7 @@ impl WriteBehind {
             usage.confirm();
         }
         requests.confirm(&unwritten.requests, now);
+        reads.confirm();
         prompt.written(&self.store);
         Ok(true)
     }

@@ -1,5 +1,6 @@
 //! One request of a sender, which waits for its permits.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -8,13 +9,35 @@ use jiff::Timestamp;
 use super::DeliveryContext;
 use super::permits::Limits;
 use crate::api::EnvelopeBody;
-use crate::outbound::{Attempt, EventId, Message, SigningSecret, Target};
-use crate::store::DueEvent;
+use crate::outbound::{Attempt, EventId, Message, OnceSent, SigningSecret, Target};
+use crate::reply::ReadSubmission;
+use crate::store::{DueEvent, Event};
+use crate::tenant::Tenant;
 
 /// An event with its body.
 pub(super) struct Ready {
     pub(super) event: DueEvent,
     pub(super) body: EnvelopeBody,
+}
+
+/// The subscription that requests are for.
+#[derive(Clone)]
+pub(super) struct Recipient {
+    pub(super) tenant: Arc<Tenant>,
+    pub(super) event: Event,
+    /// The token that made it, if that is known. What is sent counts as read by this token.
+    pub(super) token: Option<i64>,
+}
+
+impl Recipient {
+    /// Notes that the submission of an event was sent. A deletion shows none.
+    fn note(&self, event: &DueEvent) {
+        if let Some(token) = self.token.filter(|_| self.event != Event::SubmissionDeleted) {
+            // After a TRUNCATE, an event that is sent again has no known form.
+            let form = Some(event.form).filter(|form| *form > 0);
+            self.tenant.note_reads(token, &[ReadSubmission { id: event.submission, form }]);
+        }
+    }
 }
 
 /// The end of a request.
@@ -28,6 +51,7 @@ pub(super) struct Sent {
 /// Sends an event as soon as the limits allow.
 pub(super) async fn send(
     context: &DeliveryContext,
+    recipient: &Recipient,
     limits: &Limits,
     target: &Target,
     secrets: &[SigningSecret],
@@ -50,7 +74,9 @@ pub(super) async fn send(
         secrets,
     };
     context.metrics.in_flight.inc();
+    let noting = OnceSent::new(|| recipient.note(&ready.event));
     let attempt = context.client.send(&message).await;
+    noting.end(&attempt);
     context.metrics.in_flight.dec();
     limits.note(began.elapsed());
     drop(permit);

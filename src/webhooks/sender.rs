@@ -15,7 +15,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::DeliveryContext;
 use super::outcome::{Outcome, pause};
 use super::permits::Limits;
-use super::request::{Ready, Sent, send};
+use super::request::{Ready, Recipient, Sent, send};
 use super::signing::end_unusable;
 use crate::api::{Envelope, EnvelopeBody, ShownSubmissions, attempt_record};
 use crate::outbound::{DeliveryReason, SigningSecret, Target, signing_secrets};
@@ -266,7 +266,9 @@ impl Sender {
             self.busy.insert(ready.event.submission);
             let (context, limits) = (Arc::clone(&self.context), self.limits.clone());
             let (target, secrets) = (Arc::clone(&self.target), Arc::clone(&self.secrets));
-            self.flight.spawn(async move { send(&context, &limits, &target, &secrets, ready).await });
+            let (tenant, event, token) = (Arc::clone(&self.tenant), self.leased.event, self.leased.token);
+            let recipient = Recipient { tenant, event, token };
+            self.flight.spawn(async move { send(&context, &recipient, &limits, &target, &secrets, ready).await });
         }
     }
 

@@ -174,8 +174,8 @@ page! {
     TokenTexts {
         Text: heading, late, old, old_ended, old_in_use, old_unused, old_used, old_never_used,
             old_until, old_link, rotate, rotate_lead, overlap, not_rotated, revoke, revoke_lead,
-            ask_revoke, requests, unknown;
-        Counted: old_requests;
+            ask_revoke, requests, unknown, read, read_nothing;
+        Counted: old_requests, read_submissions, read_forms;
     }
 }
 

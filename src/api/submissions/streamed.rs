@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::try_unfold;
 use http::StatusCode;
@@ -15,7 +14,7 @@ use super::{ChangesEnd, FieldsJson, write_head};
 use crate::api::json::Json;
 use crate::api::page::Envelope;
 use crate::error::Refusal;
-use crate::reply::{PartsError, Reply};
+use crate::reply::{Part, PartsError, ReadSubmission, Reply};
 use crate::store::{Field, StoreError, SubmissionPart, SubmissionReader};
 
 /// A part is sent once it has this many bytes.
@@ -40,6 +39,7 @@ pub(super) async fn reply(reader: SubmissionReader, ending: Closing, zone: &Time
         reader,
         json: Json::with_capacity(2 * PART_BYTES),
         fields: None,
+        read: Vec::new(),
         written: 0,
         entries: 0,
         ending: Some(ending),
@@ -55,7 +55,8 @@ pub(super) async fn reply(reader: SubmissionReader, ending: Closing, zone: &Time
         let part = writer.next_part().await?;
         Ok::<_, PartsError>(part.map(|part| (part, writer)))
     });
-    Ok(Reply::of_json(StatusCode::OK, first.into()).with_rest(parts.boxed()))
+    let Part { bytes, read } = first;
+    Ok(Reply::of_json(StatusCode::OK, bytes.into()).with_read(read).with_parts(parts.boxed()))
 }
 
 /// The fields of a form, and their JSON.
@@ -66,6 +67,8 @@ struct Writer {
     json: Json,
     /// Those of the form whose entries were written last.
     fields: Option<KnownFields>,
+    /// The submissions that begin in the JSON.
+    read: Vec<ReadSubmission>,
     /// How many submissions were begun.
     written: u64,
     /// How many entries the current one has.
@@ -77,18 +80,23 @@ struct Writer {
 
 impl Writer {
     /// The next part. None behind the last one.
-    async fn next_part(&mut self) -> Result<Option<Bytes>, StoreError> {
+    async fn next_part(&mut self) -> Result<Option<Part>, StoreError> {
         while self.json.position() < PART_BYTES {
             let Some(part) = self.reader.next().await? else {
                 return Ok(self.end());
             };
             self.write(part);
         }
-        Ok(Some(self.json.take_part()))
+        Ok(Some(self.take_part()))
+    }
+
+    /// What was written since the last part.
+    fn take_part(&mut self) -> Part {
+        Part { bytes: self.json.take_part(), read: std::mem::take(&mut self.read) }
     }
 
     /// The end, once.
-    fn end(&mut self) -> Option<Bytes> {
+    fn end(&mut self) -> Option<Part> {
         match self.ending.take()? {
             Closing::Page(envelope) => {
                 self.json.raw("]");
@@ -97,17 +105,18 @@ impl Writer {
             Closing::Changes(mut end) => end.write(&mut self.json),
             Closing::Submission => _ = self.json.raw("}"),
         }
-        Some(self.json.take_part())
+        Some(self.take_part())
     }
 
     fn write(&mut self, part: SubmissionPart) {
         match part {
-            SubmissionPart::Begin { id, status, created_at, updated_at } => {
+            SubmissionPart::Begin { id, form, status, created_at, updated_at } => {
                 match &mut self.ending {
                     Some(Closing::Changes(end)) => end.write_before(&mut self.json, id),
                     _ => _ = self.json.raw(if self.written == 0 { "" } else { "," }),
                 }
                 write_head(&mut self.json, id, &status, created_at, updated_at);
+                self.read.push(ReadSubmission { id, form: Some(form) });
                 (self.written, self.entries) = (self.written + 1, 0);
             }
             SubmissionPart::Entries { fields, entries } => {

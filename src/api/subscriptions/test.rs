@@ -17,8 +17,10 @@ use crate::api::{Call, query};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::host::HostName;
-use crate::outbound::{Attempt, DeliveryReason, EventId, Message, NotSent, Target, TestRequests, signing_secrets};
-use crate::reply::Reply;
+use crate::outbound::{
+    Attempt, DeliveryReason, EventId, Message, NotSent, OnceSent, Target, TestRequests, signing_secrets,
+};
+use crate::reply::{ReadSubmission, Reply};
 use crate::seal::Seals;
 use crate::store::{AttemptRecord, Event, FormReach, InspectedSubscription, SampleSubmission, Store, StoreError};
 
@@ -37,6 +39,9 @@ pub struct EnvelopeOrigin<'o> {
     /// Its time zone.
     pub zone: &'o TimeZone,
 }
+
+/// Notes that a submission was sent to the receiver of a token's subscription.
+pub type NoteRead<'n> = &'n (dyn Fn(i64, ReadSubmission) + Send + Sync);
 
 /// Why a receiver was not tested.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +67,7 @@ pub enum Untested {
 }
 
 /// Sends the newest submission of a subscription to its receiver, marked as a test, whatever the state of the
-/// subscription.
+/// subscription. That counts as read by the token that subscribed, which `note_read` takes.
 ///
 /// # Errors
 /// [`Untested`]; a receiver that fails is no error.
@@ -72,6 +77,7 @@ pub async fn send_test(
     seals: &Seals,
     origin: EnvelopeOrigin<'_>,
     id: i64,
+    note_read: NoteRead<'_>,
 ) -> Result<AttemptRecord, Untested> {
     let began = Instant::now();
     let found = store.inspect_subscription(id).await?.ok_or(Untested::UnknownSubscription)?;
@@ -88,10 +94,23 @@ pub async fn send_test(
     let event_id = EventId::parse(&id).expect("an envelope has a valid id");
     let at = Timestamp::now();
     let message = Message { target: &target, id: &event_id, at, attempt: 1, body: json.into(), secrets: &secrets };
-    let attempt = tests.send(origin.account, &message, began).await.map_err(|not_sent| match not_sent {
-        NotSent::Busy => Untested::Busy,
-        NotSent::Off => Untested::Drill,
-    })?;
+    let read = ReadSubmission { id: sample.id, form: Some(sample.form) };
+    let mut noting = OnceSent::new(|| {
+        if let Some(token) = found.token.filter(|_| event != Event::SubmissionDeleted) {
+            note_read(token, read);
+        }
+    });
+    let attempt = match tests.send(origin.account, &message, began).await {
+        Ok(attempt) => attempt,
+        Err(not_sent) => {
+            noting.cancel();
+            return Err(match not_sent {
+                NotSent::Busy => Untested::Busy,
+                NotSent::Off => Untested::Drill,
+            });
+        }
+    };
+    noting.end(&attempt);
     Ok(attempt_record(id, event, sample.id, 1, at, &attempt))
 }
 
@@ -147,7 +166,8 @@ pub(in crate::api) async fn test(admitted: &Admitted, call: &Call<'_>) -> Result
     let id = subscription_id(call.id())?;
     let (store, tenant) = (call.store(admitted).await?, admitted.tenant());
     let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
-    match send_test(&store, call.tests, call.seals, origin, id).await {
+    let note_read = |token, read| tenant.note_reads(token, &[read]);
+    match send_test(&store, call.tests, call.seals, origin, id, &note_read).await {
         Ok(attempt) => Ok(Reply::json(StatusCode::OK, &json!({ "data": DeliveryJson::from(&attempt) })).with_rows(1)),
         Err(Untested::UnknownSubscription) => Err(Refusal::SubscriptionNotFound),
         Err(Untested::Busy) => Err(StoreError::Busy.into()),
@@ -171,15 +191,18 @@ pub(in crate::api) async fn sample(admitted: &Admitted, call: &Call<'_>) -> Resu
     let (event, form) = faults.into_result((event.unwrap_or_default(), form.flatten()))?;
     let (store, tenant) = (call.store(admitted).await?, admitted.tenant());
     let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
-    let (mut array, mut count) = (String::from("["), 0);
+    let (mut array, mut count, mut read) = (String::from("["), 0, Vec::new());
     for sample in store.sample_submissions(event, form, SAMPLES).await? {
         let envelope = envelope(origin, event, None, admitted.token().reach(), &sample);
         if let Some(body) = envelope.body(&store, &sample.submissions, origin.zone).await? {
             array += if count > 0 { "," } else { "" };
             array += &body.json;
             count += 1;
+            if event != Event::SubmissionDeleted {
+                read.push(ReadSubmission { id: sample.id, form: Some(sample.form) });
+            }
         }
     }
     array += "]";
-    Ok(Reply::of_json(StatusCode::OK, array.into_bytes()).with_rows(count))
+    Ok(Reply::of_json(StatusCode::OK, array.into_bytes()).with_rows(count).with_read(read))
 }

@@ -3,8 +3,13 @@
 //! The end is read before each page. A row that another program adds meanwhile is then either in a later page, or
 //! beyond the end that was read, and the next end covers it. So a log in use is verified without a long snapshot, and
 //! never found broken because of a writer.
+//!
+//! If the log is intact, the ledger of reads is compared with the seals in it.
+
+use jiff::civil::Date;
 
 use super::{AuditRecord, COLUMNS};
+use crate::store::reads::{ReadsVerdict, Seals};
 use crate::store::statement::{Sql, sql};
 use crate::store::{Store, StoreError};
 
@@ -13,13 +18,15 @@ use crate::store::{Store, StoreError};
 /// Larger: more memory. Smaller: more statements for a long log.
 const ROWS_A_PAGE: i64 = 1000;
 
-/// Whether the audit log is intact; if not, the first row that is wrong.
+/// Whether the audit log and the ledger of reads are intact; if not, the first row or day that is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditVerdict {
-    /// Every row is there and unchanged.
+    /// Every row is there and unchanged, and every day of the ledger is as its seal says.
     Intact {
         /// How many rows there are.
         rows: u64,
+        /// How many days of the ledger have a seal.
+        days: u64,
     },
     /// A row does not have the digest that follows from it and the rows before.
     Changed {
@@ -38,6 +45,21 @@ pub enum AuditVerdict {
     },
     /// The recorded end is missing, so rows may be missing at the end, or all of them.
     EndMissing,
+    /// A day of the ledger of reads does not have the digest of its newest seal.
+    ReadsChanged {
+        /// The day.
+        day: Date,
+    },
+    /// A day of the ledger of reads has a seal and nothing else.
+    ReadsMissing {
+        /// The day.
+        day: Date,
+    },
+    /// A day of the ledger of reads has no seal, though a later one does.
+    ReadsAdded {
+        /// The day.
+        day: Date,
+    },
 }
 
 /// The part of the log that was verified.
@@ -76,18 +98,18 @@ impl Verified {
         } else if last == 0 && has_tokens {
             AuditVerdict::Missing { id: 1 }
         } else {
-            AuditVerdict::Intact { rows: last.unsigned_abs() }
+            AuditVerdict::Intact { rows: last.unsigned_abs(), days: 0 }
         }
     }
 }
 
 impl Store {
-    /// Verifies the whole audit log.
+    /// Verifies the whole audit log, and the ledger of reads by its seals.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn verify_audit(&self) -> Result<AuditVerdict, StoreError> {
-        let mut verified = Verified { last: 0, digest: Vec::new() };
+        let (mut verified, mut seals) = (Verified { last: 0, digest: Vec::new() }, Seals::default());
         // Rows with numbers that formgate never gives are wrong too.
         let mut after = i64::MIN;
         loop {
@@ -105,13 +127,21 @@ impl Store {
             let rows = reader.fetch_all(page).await?;
             drop(reader);
             if rows.is_empty() {
-                return Ok(verified.end(end.get(0)?, &end.get::<Vec<u8>>(1)?, end.get(2)?));
+                let verdict = verified.end(end.get(0)?, &end.get::<Vec<u8>>(1)?, end.get(2)?);
+                let AuditVerdict::Intact { rows, .. } = verdict else { return Ok(verdict) };
+                return Ok(match self.verify_reads(seals, verified.last).await? {
+                    ReadsVerdict::Intact(days) => AuditVerdict::Intact { rows, days },
+                    ReadsVerdict::Changed(day) => AuditVerdict::ReadsChanged { day },
+                    ReadsVerdict::Missing(day) => AuditVerdict::ReadsMissing { day },
+                    ReadsVerdict::Added(day) => AuditVerdict::ReadsAdded { day },
+                });
             }
             for row in &rows {
                 let record = AuditRecord::read(row)?;
                 if let Err(verdict) = verified.add(&record) {
                     return Ok(verdict);
                 }
+                seals.note(&record);
                 after = record.id;
             }
         }

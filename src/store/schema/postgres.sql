@@ -302,6 +302,47 @@ COMMENT ON COLUMN request_log.network IS 'The network of the caller: an IPv4 /24
 COMMENT ON COLUMN request_log.reason IS 'Why it was refused. Null: it was not.';
 COMMENT ON COLUMN request_log.counted IS 'How many refusals of the same token and reason within a minute the row counts; all else is of the first of them. Null: it is one request.';
 
+CREATE TABLE read_days (
+  day bigint PRIMARY KEY,
+  seals bigint NOT NULL
+);
+COMMENT ON TABLE read_days IS 'The days of the ledger of reads. The row of a day is locked while something is added to the day.';
+COMMENT ON COLUMN read_days.day IS 'Days since 1970-01-01, in the time zone of the account: date ''1970-01-01'' + day::int.';
+COMMENT ON COLUMN read_days.seals IS 'How often the day was sealed in audit_log.';
+
+CREATE TABLE submission_reads (
+  day bigint NOT NULL,
+  token_id bigint NOT NULL,
+  chunk bigint NOT NULL,
+  bitmap bytea NOT NULL,
+  forms text NOT NULL,
+  PRIMARY KEY (day, token_id, chunk)
+);
+COMMENT ON TABLE submission_reads IS 'Which submissions the responses to a token contained on a day. Written with a delay.';
+COMMENT ON COLUMN submission_reads.chunk IS 'The ids of submissions from chunk * 65536 on.';
+COMMENT ON COLUMN submission_reads.bitmap IS 'A Roaring bitmap of these ids, less chunk * 65536, in the portable format.';
+COMMENT ON COLUMN submission_reads.forms IS 'Ids of the forms of these submissions, separated by blanks.';
+CREATE INDEX submission_reads_chunk ON submission_reads (chunk);
+
+CREATE TABLE read_nodes (
+  node text PRIMARY KEY,
+  host text NOT NULL,
+  process text NOT NULL,
+  written_until timestamptz NOT NULL
+);
+COMMENT ON TABLE read_nodes IS 'The nodes that may hold reads which they have not written. A node that stops removes its row.';
+COMMENT ON COLUMN read_nodes.process IS 'The boot of the machine, the namespace of process ids, the id, and when it started.';
+
+CREATE TABLE read_gaps (
+  day bigint NOT NULL,
+  began timestamptz NOT NULL,
+  node text NOT NULL,
+  ended timestamptz NOT NULL,
+  PRIMARY KEY (day, began, node)
+);
+COMMENT ON TABLE read_gaps IS 'When reads may be missing, because a node crashed.';
+COMMENT ON COLUMN read_gaps.day IS 'The day on which this was recorded, as in read_days.';
+
 -- 7. The administration area
 
 CREATE TABLE admin_links (

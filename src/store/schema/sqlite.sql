@@ -231,6 +231,40 @@ CREATE TABLE request_log (
   PRIMARY KEY (at, number)
 ) STRICT, WITHOUT ROWID;
 
+-- The days of the ledger of reads.
+CREATE TABLE read_days (
+  day INTEGER PRIMARY KEY, -- days since 1970-01-01, in the time zone of the account: date(day * 86400, 'unixepoch')
+  seals INTEGER NOT NULL -- how often the day was sealed in audit_log
+) STRICT;
+
+-- Which submissions the responses to a token contained on a day. Written with a delay.
+CREATE TABLE submission_reads (
+  day INTEGER NOT NULL,
+  token_id INTEGER NOT NULL,
+  chunk INTEGER NOT NULL, -- the ids of submissions from chunk * 65536 on
+  bitmap BLOB NOT NULL, -- a Roaring bitmap of these ids, less chunk * 65536, in the portable format
+  forms TEXT NOT NULL, -- ids of the forms of these submissions, separated by blanks
+  PRIMARY KEY (day, token_id, chunk)
+) STRICT;
+CREATE INDEX submission_reads_chunk ON submission_reads (chunk);
+
+-- The nodes that may hold reads which they have not written. A node that stops removes its row.
+CREATE TABLE read_nodes (
+  node TEXT PRIMARY KEY,
+  host TEXT NOT NULL,
+  process TEXT NOT NULL, -- the boot of the machine, the namespace of process ids, the id, and when it started
+  written_until INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- When reads may be missing, because a node crashed.
+CREATE TABLE read_gaps (
+  day INTEGER NOT NULL, -- the day on which this was recorded, as in read_days
+  began INTEGER NOT NULL,
+  node TEXT NOT NULL,
+  ended INTEGER NOT NULL,
+  PRIMARY KEY (day, began, node)
+) STRICT, WITHOUT ROWID;
+
 -- 7. The administration area
 
 -- One-time sign-in links that have not been used.

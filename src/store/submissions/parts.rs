@@ -43,6 +43,8 @@ pub enum SubmissionPart {
     Begin {
         /// The bare id.
         id: i64,
+        /// Its form.
+        form: i64,
         /// As the database spells it.
         status: String,
         /// When it was created.
@@ -142,10 +144,11 @@ impl SubmissionReader {
             let Some(row) = reader.fetch_optional(sql).await? else { continue };
             let updated_at = row.get(4)?;
             let answers = MemberAnswers::Unknown;
-            let itself = Member { id, form: row.get(1)?, updated_at, next: 0, answers };
+            let form = row.get(1)?;
+            let itself = Member { id, form, updated_at, next: 0, answers };
             self.parent = Some(Parent { id, members: VecDeque::from([itself]), last_child: 0 });
             let (status, created_at) = (row.get(2)?, row.get(3)?);
-            return Ok(Some(SubmissionPart::Begin { id, status, created_at, updated_at }));
+            return Ok(Some(SubmissionPart::Begin { id, form, status, created_at, updated_at }));
         }
         Ok(None)
     }

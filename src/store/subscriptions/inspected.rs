@@ -74,6 +74,8 @@ pub struct InspectedSubscription {
     pub pending: PendingEvents,
     /// How many events its receiver refused that are sent again.
     pub set_aside: i64,
+    /// The token that made it, if that is known.
+    pub token: Option<i64>,
     /// What it may be sent: what the token that made it reaches.
     pub reach: FormReach,
 }
@@ -177,7 +179,7 @@ impl Store {
         let sql = sql!(
             "SELECT target_url, event, form_id, secret, previous_secret, previous_secret_until, state, reason,
                failing_since, next_attempt_at, last_success_at, NOT {passed leased_until, lease}, position, done_beyond,
-               {+forms_of_token}, {+state_now}
+               {+forms_of_token}, {+state_now}, token_id
              FROM subscriptions
              WHERE id = {id}{+own}",
             lease = LEASE,
@@ -220,6 +222,7 @@ impl Store {
             is_leased: row.get(11)?,
             pending,
             set_aside,
+            token: row.get(16)?,
             reach,
         }))
     }

@@ -55,6 +55,8 @@ pub struct LeasedSubscription {
     /// The end of the log when its holder last read it. If the database loses it, the holder's numbers are those of lost
     /// changes, and the lease is over.
     pub log: LogMark,
+    /// The token that made it, if that is known.
+    pub token: Option<i64>,
     /// What it may be sent: what the token that made it reaches. The lease ends if that changes.
     pub reach: FormReach,
     /// Identifies the lease: no two have the same.
@@ -81,6 +83,7 @@ impl LeasedSubscription {
             failing_since: row.get(8)?,
             has_set_aside: row.get(11)?,
             log: LogMark { seq: row.get(12)?, stamp: row.get(13)? },
+            token: row.get(15)?,
             reach: FormReach::read(forms.as_deref())?,
             holder,
         }))
@@ -125,7 +128,7 @@ impl Store {
              RETURNING id, target_url, event, form_id, secret, position, done_beyond, failures, failing_since,
                previous_secret, previous_secret_until,
                EXISTS (SELECT 1 FROM webhook_events e WHERE e.subscription_id = subscriptions.id),
-               (SELECT last_seq FROM change_state), {+stamp}, {+forms_of_token}",
+               (SELECT last_seq FROM change_state), {+stamp}, {+forms_of_token}, token_id",
             holder = &holder,
             lease = LEASE,
             id,

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::hours::{self, CommitMark, TokenHour};
 use super::last_used::{TokenUse, touch};
 use crate::store::engine::Transaction;
+use crate::store::reads::{self, UnwrittenReads};
 use crate::store::request_log::{self, UnwrittenRequests};
 use crate::store::{Store, StoreError};
 
@@ -17,13 +18,15 @@ pub struct Unwritten {
     pub hours: Vec<TokenHour>,
     /// Which requests there were.
     pub requests: UnwrittenRequests,
+    /// Which submissions they were sent, and whether this node may hold more.
+    pub reads: Option<UnwrittenReads>,
 }
 
 impl Unwritten {
     /// Whether there is nothing to write.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.uses.is_empty() && self.hours.is_empty() && self.requests.rows.is_empty()
+        self.uses.is_empty() && self.hours.is_empty() && self.requests.rows.is_empty() && self.reads.is_none()
     }
 }
 
@@ -90,9 +93,13 @@ async fn write(mut transaction: Transaction, unwritten: &Unwritten, now: Timesta
         request_log::write(&mut transaction, &unwritten.requests, now).await?;
     }
     let mark = hours::add(&mut transaction, &unwritten.hours, now).await?;
+    // Last: it may lock the end of the audit log.
+    if let Some(unwritten) = &unwritten.reads {
+        reads::add(&mut transaction, unwritten, now).await?;
+    }
     match (transaction.commit().await, mark) {
         (Ok(()), _) => Ok(()),
-        // Writing last uses and requests again changes nothing.
+        // Writing the others again changes nothing.
         (Err(error), None) => Err(error.into()),
         (Err(error), Some(mark)) => Err(NotWritten::InDoubt { mark, source: error.into() }),
     }

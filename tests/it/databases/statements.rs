@@ -36,6 +36,10 @@ const SHORT: &[&str] = &[
     "stale_counts",
     // At most 100 (`MAX_SUBSCRIPTIONS`).
     "subscriptions",
+    // One a day for 400 days, a node, and a crash.
+    "read_days",
+    "read_nodes",
+    "read_gaps",
     // One a node, and some that an operator made.
     "registry_nodes",
     "operator_tokens",

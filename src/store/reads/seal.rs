@@ -1,0 +1,154 @@
+//! Seals: a row of the audit log for each day that is over, with a digest of what the ledger has of it.
+//!
+//! A day is sealed by the first write some minutes after its end. Later reads of the day, of a node whose database failed,
+//! are added and sealed again by the same transaction. So a sealed day always is as its newest seal says, unless another
+//! program changed it; and days are sealed in their order, so one without a seal is newer than all that have one.
+//!
+//! The audit log is chained, so seals can't be replaced unnoticed. Those of days that the ledger has forgotten stay.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use serde_json::{Value, json};
+
+use super::digest::{DayDigest, DaySummary};
+use super::{Day, KEPT_DAYS, ReadGap, ReadKey, ReadSet};
+use crate::store::audit::{self, Actor, AuditEntry, AuditRecord, AuditSource};
+use crate::store::engine::{PooledConnection, Transaction};
+use crate::store::statement::{Row, Sql, sql};
+use crate::store::{Store, StoreError};
+
+/// The action of a seal in the audit log.
+const ACTION: &str = "reads.sealed";
+
+/// What stands before the date in the subject of a seal.
+const SUBJECT: &str = "reads ";
+
+/// How many of the oldest days a ledger may have forgotten already: it forgets in the time zone of the account.
+const MARGIN: i64 = 2;
+
+/// Seals a locked day. The last statement locks the end of the audit log.
+pub(super) async fn seal(
+    transaction: &mut Transaction,
+    day: Day,
+    seals: i64,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    let DaySummary { digest, tokens, reads, gaps } = summarize(transaction.connection(), day).await?;
+    let update = sql!("UPDATE read_days SET seals = {seals} WHERE day = {day}", seals = seals + 1, day = day.0);
+    transaction.execute(update).await?;
+    let mut details = json!({ "digest": digest, "tokens": tokens, "reads": reads, "gaps": gaps });
+    if seals > 0 {
+        details["again"] = true.into();
+    }
+    let actor = Actor { name: "formgate".to_owned(), source: AuditSource::Gateway, network: None, identity: None };
+    let entry = AuditEntry { action: ACTION, subject: format!("{SUBJECT}{}", day.date()), details };
+    audit::append(transaction, &actor, entry, now).await
+}
+
+/// What the ledger has of a day.
+async fn summarize(connection: &mut PooledConnection, day: Day) -> Result<DaySummary, sqlx::Error> {
+    let mut digest = DayDigest::new(day);
+    let rows = sql!(
+        "SELECT token_id, chunk, bitmap, forms FROM submission_reads WHERE day = {day} ORDER BY token_id, chunk",
+        day = day.0,
+    );
+    let mut each = |row: Row| {
+        let key = ReadKey { day, token: row.get(0)?, chunk: row.get(1)? };
+        match ReadSet::read(&row, 2) {
+            Ok(set) => digest.add(&key, &set),
+            Err(_) => digest.add_malformed(&key, &row.get::<Vec<u8>>(2)?, row.text(3)?),
+        }
+        Ok(())
+    };
+    connection.fetch_each(rows, &mut each).await?;
+    let gaps = sql!("SELECT node, began, ended FROM read_gaps WHERE day = {day} ORDER BY began, node", day = day.0);
+    let mut gaps: Vec<(ReadGap, String)> = connection
+        .fetch_all(gaps)
+        .await?
+        .iter()
+        .map(|row| Ok((ReadGap { from: row.get(1)?, until: row.get(2)? }, row.get(0)?)))
+        .collect::<Result<_, sqlx::Error>>()?;
+    // A collation may order names in another way.
+    gaps.sort_by(|(left, left_node), (right, right_node)| (left.from, left_node).cmp(&(right.from, right_node)));
+    gaps.iter().for_each(|(gap, node)| digest.add_gap(node, gap));
+    Ok(digest.finish())
+}
+
+/// Whether the ledger is as its seals say; if not, the first day that is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) enum ReadsVerdict {
+    /// This many days have their newest seal's digest.
+    Intact(u64),
+    Changed(Date),
+    Missing(Date),
+    Added(Date),
+}
+
+/// The newest seal of each day: its digest. Empty if the details of the row were erased.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Seals(BTreeMap<Day, String>);
+
+impl Seals {
+    /// Takes note of a row of the audit log, in the order of the rows.
+    pub(in crate::store) fn note(&mut self, record: &AuditRecord) {
+        if record.action == ACTION && record.source == AuditSource::Gateway.as_str() {
+            self.add(&record.subject, &record.details);
+        }
+    }
+
+    fn add(&mut self, subject: &str, details: &str) {
+        let day = subject.strip_prefix(SUBJECT).and_then(|date| date.parse().ok()).and_then(Day::of_date);
+        let Some(day) = day else { return };
+        let details: Value = serde_json::from_str(details).unwrap_or_default();
+        self.0.insert(day, details["digest"].as_str().unwrap_or_default().to_owned());
+    }
+}
+
+impl Store {
+    /// Compares the ledger with its seals: those of the audit log up to the row `last`, which were verified, and later ones.
+    pub(in crate::store) async fn verify_reads(&self, mut seals: Seals, last: i64) -> Result<ReadsVerdict, StoreError> {
+        let mut reader = self.database.reader().await?;
+        reader.begin_reading().await?;
+        let newer = sql!(
+            "SELECT subject, details FROM audit_log
+             WHERE id > {last} AND action = {action} AND source = {source}
+             ORDER BY id",
+            last,
+            action = ACTION,
+            source = AuditSource::Gateway.as_str(),
+        );
+        for row in reader.fetch_all(newer).await? {
+            seals.add(row.text(0)?, row.text(1)?);
+        }
+        let Seals(seals) = seals;
+        let newest_sealed = seals.last_key_value().map(|(day, _)| *day);
+        let kept_from = Day(Day::of(Timestamp::now(), &TimeZone::UTC).0 - KEPT_DAYS + MARGIN);
+        let ledger: BTreeSet<Day> =
+            reader.fetch_all(days()).await?.iter().map(|row| row.get(0).map(Day)).collect::<Result<_, _>>()?;
+        let kept = seals.keys().copied().filter(|day| *day >= kept_from);
+        let (days, mut intact) = (ledger.iter().copied().chain(kept).collect::<BTreeSet<Day>>(), 0);
+        for day in days {
+            let summary = summarize(&mut reader, day).await?;
+            match seals.get(&day) {
+                Some(_) if summary.is_empty() => return Ok(ReadsVerdict::Missing(day.date())),
+                Some(sealed) if *sealed != summary.digest => return Ok(ReadsVerdict::Changed(day.date())),
+                Some(_) => intact += 1,
+                None if newest_sealed.is_some_and(|newest| day < newest) => return Ok(ReadsVerdict::Added(day.date())),
+                None => {}
+            }
+        }
+        reader.end_transaction("COMMIT").await?;
+        Ok(ReadsVerdict::Intact(intact))
+    }
+}
+
+/// Every day that the ledger has something of.
+fn days() -> Sql {
+    sql!(
+        "SELECT day FROM read_days UNION SELECT day FROM read_gaps UNION SELECT day FROM submission_reads
+         {scans: the whole ledger is verified}"
+    )
+}
