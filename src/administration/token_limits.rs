@@ -91,6 +91,8 @@ impl TypedLimits {
     ) -> TokenLimits {
         let scopes = match self.scopes.is_empty() && present.scopes.is_all() {
             true => Ok(Scopes::ALL),
+            // Whoever checks the box for everything need not uncheck the others.
+            false if self.scopes.iter().any(|scope| scope == Scope::All.as_str()) => Ok(Scopes::ALL),
             false => Scopes::parse(self.scopes.iter().map(String::as_str)),
         };
         let forms = match self.forms.is_empty() {
@@ -147,7 +149,7 @@ pub(super) fn label_of(scope: Scope, text: &'static TokenLimitsTexts) -> &'stati
 
 fn words_of(fault: &LimitFault, text: &'static TokenLimitsTexts) -> String {
     match fault {
-        LimitFault::UnknownScope(_) => text.no_choice.to_string(),
+        LimitFault::UnknownScope(_) | LimitFault::StarNotAlone => text.no_choice.to_string(),
         LimitFault::NoScope => text.no_scope.to_string(),
         LimitFault::UnknownForm(typed) => text.bad_form.with("form", typed),
         LimitFault::NoForm => text.no_form.to_string(),
