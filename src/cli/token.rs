@@ -28,12 +28,12 @@ pub(super) enum TokenCommand {
     Create(CreateArgs),
     /// Create a token that replaces another one, and print it, and nothing else; it can't be shown again.
     Rotate(RotateArgs),
-    /// Narrow or widen what a token may do, from where, and how often. It takes effect within a few seconds.
+    /// Narrow or widen what a token may do, from where, and how often. It takes effect within 5 seconds; with Redis, within 1 second.
     Change(ChangeArgs),
     /// List tokens: id, name, prefix, created, last used, revoked, expires, created by, replaces, last route, network,
     /// scopes, forms, networks, requests per minute.
     List(ListArgs),
-    /// Revoke a token. Its requests are refused within a few seconds.
+    /// Revoke a token. Its requests are refused within 5 seconds; with Redis, within 1 second.
     Revoke(RevokeArgs),
 }
 

@@ -249,10 +249,12 @@ impl Query {
         Ok(self.integer("wait", 0..=MAX_WAIT)?.map(Duration::from_secs))
     }
 
-    /// A revision or a position.
+    /// Where a page begins: `meta.after` of the page before.
     pub(super) fn number(&self, key: &str) -> Result<i64, OperatorRefusal> {
         let most = i64::MAX.unsigned_abs();
-        Ok(self.integer(key, 0..=most)?.map_or(0, |number| i64::try_from(number).unwrap_or(i64::MAX)))
+        let fault = |_| OperatorRefusal::of(key, format!("`{key}` must be `meta.{key}` of a page"));
+        let number = self.integer(key, 0..=most).map_err(fault)?;
+        Ok(number.map_or(0, |number| i64::try_from(number).unwrap_or(i64::MAX)))
     }
 }
 

@@ -36,7 +36,6 @@ pub(super) fn subscription(subscription: Subscription, json: bool) -> String {
         let text = match value.as_str() {
             Some(text) => text.to_owned(),
             None if name == "forms" && !reach.is_all() => format!("{reach} (those of its token, with sub-forms)"),
-            None if name == "forms" => EVERY_FORM.to_owned(),
             None if !value.is_null() => value.to_string(),
             None if name == "form" && !reach.is_all() => IN_REACH.to_owned(),
             None if name == "form" => EVERY_FORM.to_owned(),

@@ -185,15 +185,17 @@ on_both_databases! {
         let past = get(&scene, "/v1/tenants/acme/usage?since=2024-02-01&until=2024-02-29").await;
         assert_eq!(past.body["data"], json!([]), "{past:?}");
         assert_eq!(past.body["meta"]["until"], "2024-02-29T23:59:59.999999Z");
-        for (query, key) in [
-            ("since=yesterday", "since"),
-            ("until=2024-02-30", "until"),
-            ("since=2024-02-02&until=2024-02-01", "until"),
-            ("since=2024-01-01&until=2024-03-01", "since"),
-            ("since=2024-01-01", "since"),
+        for (query, key, words) in [
+            ("since=yesterday", "since", "must be a day such as"),
+            ("until=2024-02-30", "until", "must be a day such as"),
+            ("since=2024-02-02&until=2024-02-01", "until", "must not be before `since`"),
+            ("since=2024-01-01&until=2024-03-01", "since", "at most 32 days before `until`"),
+            ("since=2024-01-01", "since", "at most 32 days ago: give `until`"),
+            ("since=2124-01-01", "since", "must not be in the future"),
         ] {
             let refused = get(&scene, &format!("/v1/tenants/acme/usage?{query}")).await;
-            assert!(refused.status == 422 && refused.body["errors"].get(key).is_some(), "{query}: {refused:?}");
+            let told = refused.body["errors"][key][0].as_str().unwrap_or_default();
+            assert!(refused.status == 422 && told.contains(words), "{query}: {refused:?}");
         }
     }
 

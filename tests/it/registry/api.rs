@@ -107,6 +107,8 @@ on_both_databases! {
             (Method::GET, "/v1/tenants?limit=1001", String::new(), 422, "limit", "`limit` must be from 1 to 1000"),
             (Method::GET, "/v1/nodes?x=1", String::new(), 422, "x", "this call has none"),
             (Method::GET, "/v1/changes?after=1.x", String::new(), 422, "after", "`meta.next` of a page"),
+            (Method::GET, "/v1/changes?after=zzz", String::new(), 422, "after", "`meta.next` of a page"),
+            (Method::GET, "/v1/tenants?after=zzz", String::new(), 422, "after", "`meta.after` of a page"),
             (Method::PUT, "/v1/tenants/globex?token=", scene.tenant("globex").to_string(), 422, "token", "1 to 255 characters"),
         ] {
             let answer = scene.send(0, method.clone(), target, body, &[]).await.unwrap();
