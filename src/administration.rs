@@ -33,6 +33,7 @@ mod enter;
 mod forms;
 mod frame;
 mod groups;
+mod named_forms;
 mod numbers;
 mod oidc;
 mod overview;

@@ -51,7 +51,7 @@ mod trouble;
 mod unopenable;
 mod worker;
 
-pub use account::{AccountDomains, AccountHost, HostAddition, HostCheck, Serving};
+pub use account::{AccountDomains, AccountHost, DomainSummary, HostAddition, HostCheck, Serving};
 pub use claim::{Claimed, DomainClaim, await_check, chosen, claim, entry_of_added, entry_of_removed};
 pub use described::{describe, describe_event, describe_unwatched, new_proof};
 pub use error::DomainsError;

@@ -12,12 +12,14 @@ mod sign_in;
 mod webhook;
 
 use std::fmt;
+use std::net::IpAddr;
 
 use jiff::Timestamp;
 
 use crate::certificate::Roots;
 use crate::config::{Config, OnRedisFailure, TenantConfig};
 use crate::host::HostName;
+use crate::instant::Rfc3339Micros;
 use crate::metrics::Metrics;
 use crate::quota::{Account, Quota};
 use crate::shared::{RedisClient, RedisConnections, diagnosis};
@@ -146,8 +148,8 @@ impl<'c> Tracer<'c> {
         Self { config, quota, redis: failed, registry, roots: Roots::of_system(), now: Timestamp::now() }
     }
 
-    /// Traces a request to a host, which may be given as a URL, with or without a token.
-    pub async fn trace(&self, host: &str, token: Option<&str>) -> Trace {
+    /// Traces a request to a host, which may be given as a URL, with or without a token, from an address if it is given.
+    pub async fn trace(&self, host: &str, token: Option<&str>, from: Option<IpAddr>) -> Trace {
         let mut trace = Trace::default();
         let (host, tenant) = match find(self.config, host) {
             Ok(found) => found,
@@ -164,7 +166,7 @@ impl<'c> Tracer<'c> {
             "tenant",
             Finding::passes(format!("`{}`, callers read “{}”, time zone {zone}", tenant.slug, tenant.name)),
         );
-        self.trace_behind_edge(&mut trace, tenant, Some(token)).await;
+        self.trace_behind_edge(&mut trace, tenant, Some((token, from))).await;
         trace
     }
 
@@ -195,7 +197,12 @@ impl<'c> Tracer<'c> {
     }
 
     /// The steps after the edge. With `None`, counts the tenant's tokens instead of checking one.
-    async fn trace_behind_edge(&self, trace: &mut Trace, tenant: &TenantConfig, token: Option<Option<&str>>) {
+    async fn trace_behind_edge(
+        &self,
+        trace: &mut Trace,
+        tenant: &TenantConfig,
+        token: Option<(Option<&str>, Option<IpAddr>)>,
+    ) {
         let (finding, found) = database::find(tenant).await;
         trace.step("database", finding);
         let (identity, tokens) = found.unzip();
@@ -203,12 +210,12 @@ impl<'c> Tracer<'c> {
             trace.step(
                 "token",
                 match token {
-                    Some(token) => find_token(token, &tokens, &tenant.slug),
+                    Some((token, from)) => find_token(token, from, &tokens, &tenant.slug),
                     None => count_tokens(&tokens, &tenant.slug),
                 },
             );
-        } else if let Some(Some(token)) =
-            token.filter(|token| token.is_some_and(|t| PresentedToken::parse(t).is_none()))
+        } else if let Some(token) =
+            token.and_then(|(token, _)| token).filter(|token| PresentedToken::parse(token).is_none())
         {
             trace.step("token", malformed(token));
         }
@@ -314,7 +321,12 @@ fn malformed(token: &str) -> Finding {
     Finding::stops(what, "copy it again, or make another: formgate token create")
 }
 
-fn find_token(presented: Option<&str>, tokens: &[crate::store::TokenRecord], slug: &str) -> Finding {
+fn find_token(
+    presented: Option<&str>,
+    from: Option<IpAddr>,
+    tokens: &[crate::store::TokenRecord],
+    slug: &str,
+) -> Finding {
     let Some(presented) = presented else {
         return Finding::warns(
             "none was given: without one, or with a wrong one, a request is answered with 401",
@@ -330,7 +342,7 @@ fn find_token(presented: Option<&str>, tokens: &[crate::store::TokenRecord], slu
         ),
         Some(token) => match (token.revoked_at, token.last_used_at) {
             (Some(at), _) => Finding::stops(
-                format!("number {}, “{}”, was revoked at {at}: 401", token.id, token.name),
+                format!("number {}, “{}”, was revoked at {}: 401", token.id, token.name, Rfc3339Micros(at)),
                 format!("make another: formgate token create --tenant {slug} --name …"),
             ),
             (None, _) if token.is_expired(Timestamp::now()) => Finding::stops(
@@ -338,8 +350,19 @@ fn find_token(presented: Option<&str>, tokens: &[crate::store::TokenRecord], slu
                 format!("make another: formgate token create --tenant {slug} --name …"),
             ),
             (None, used) => {
-                let used = used.map_or_else(|| "never used".to_owned(), |at| format!("last used at {at}"));
-                Finding::passes(format!("number {}, “{}”, {used}{}", token.id, token.name, limits_of(&token.limits)))
+                let used =
+                    used.map_or_else(|| "never used".to_owned(), |at| format!("last used at {}", Rfc3339Micros(at)));
+                let what = format!("number {}, “{}”, {used}{}", token.id, token.name, limits_of(&token.limits));
+                match (from, &token.limits.networks) {
+                    (Some(from), networks) if !networks.allow(Some(from)) => Finding::stops(
+                        format!("number {}, “{}”, is refused from {from}: 401", token.id, token.name),
+                        format!("it is accepted from {networks}: formgate token change --networks"),
+                    ),
+                    (None, networks) if !networks.is_all() => {
+                        Finding::warns(what, "give the address of the caller with --from to see whether it is accepted")
+                    }
+                    _ => Finding::passes(what),
+                }
             }
         },
     }

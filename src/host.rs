@@ -92,6 +92,13 @@ impl HostName {
         &self.0
     }
 
+    /// The name as people write it: `bücher.example`. `None` if it is the same.
+    #[must_use]
+    pub fn in_unicode(&self) -> Option<String> {
+        let (shown, faults) = idna::domain_to_unicode(&self.0);
+        (faults.is_ok() && shown != *self.0).then_some(shown)
+    }
+
     /// A copy with its own allocation.
     #[must_use]
     pub fn copied(&self) -> Self {
@@ -223,6 +230,8 @@ mod tests {
     #[test]
     fn a_unicode_name_equals_its_a_label_form() {
         assert_eq!(host("BÜCHER.example").as_str(), "xn--bcher-kva.example");
+        assert_eq!(host("xn--bcher-kva.example").in_unicode().as_deref(), Some("bücher.example"));
+        assert_eq!(host("acme.example").in_unicode(), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod caller;
 mod changes;
 mod credentials;
 mod domains;
+mod limits;
 mod nodes;
 mod refusal;
 mod sessions;
@@ -89,7 +90,7 @@ macro_rules! writing {
 /// Every endpoint.
 pub static ENDPOINTS: Endpoints<Operation> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Operation>; 22] = [
+static TABLE: [Endpoint<Operation>; 23] = [
     endpoint!(GET "" "/v1/tenants", reading!(tenants::list)).query(&["after", "limit"]),
     endpoint!(GET "" "/v1/tenants/{slug}", reading!(tenants::read)),
     endpoint!(PUT "" "/v1/tenants/{slug}", writing!(tenants::put))
@@ -98,6 +99,7 @@ static TABLE: [Endpoint<Operation>; 22] = [
     endpoint!(DELETE "" "/v1/tenants/{slug}", writing!(tenants::remove)).query(&["wait"]),
     endpoint!(POST "" "/v1/tenants/{slug}/tokens", reading!(credentials::create_token)).body(BodyKind::Ordinary),
     endpoint!(GET "" "/v1/tenants/{slug}/tokens", reading!(tokens::list)).query(&["after", "limit", "state"]),
+    endpoint!(PATCH "" "/v1/tenants/{slug}/tokens/{id}", reading!(tokens::change)).body(BodyKind::Ordinary),
     endpoint!(DELETE "" "/v1/tenants/{slug}/tokens/{id}", reading!(tokens::revoke)),
     endpoint!(GET "" "/v1/tenants/{slug}/usage", reading!(usage::list)).query(&["since", "until"]),
     endpoint!(GET "" "/v1/tenants/{slug}/sessions", reading!(sessions::list)),

@@ -112,7 +112,6 @@ impl Quota {
         token: LimitedToken,
         report: ReportUsage,
     ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
-        let token = LimitedToken { limit: token.limit.map(|own| own.min(account.limit)), ..token };
         let Some((windows, policy)) = &self.shared else {
             return self.admit_by_own(account, token, report, WithoutRedis::NotConfigured);
         };

@@ -12,8 +12,9 @@ use serde_json::{Map, Value};
 
 use super::forms::parameter;
 use super::frame::{Frame, page};
+use super::named_forms::FormNames;
 use super::protection::{Referrer, protect};
-use super::texts::AuditTexts;
+use super::texts::{AuditTexts, Texts};
 use super::times::Moment;
 use super::visit::Member;
 use crate::error::Refusal;
@@ -37,7 +38,7 @@ struct AuditRow {
     details: Vec<Detail>,
 }
 
-/// One of the details of a row: `role admin`.
+/// One of the details of a row: `role: admin`.
 #[derive(Debug, PartialEq, Eq)]
 struct Detail {
     name: String,
@@ -131,15 +132,19 @@ pub(super) async fn show(member: &Member<'_>, _: &str) -> Result<Reply, Refusal>
         format!("?{query}{separator}before={}", last.id)
     });
     let status = if typed.fault.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
-    let rows = records.into_iter().map(|record| AuditRow {
+    let details: Vec<Value> =
+        records.iter().map(|record| serde_json::from_str(&record.details).unwrap_or_default()).collect();
+    let forms = FormNames::of(details.iter().flat_map(forms_in), member).await?;
+    let words = DetailWords { texts: member.area.texts, forms: &forms, moment: &|at: Timestamp| member.moment(at) };
+    let rows = records.into_iter().zip(&details).map(|(record, details)| AuditRow {
         id: record.id,
         at: member.moment(record.at),
         actor: record.actor,
         source: record.source,
         network: record.network,
         action: record.action,
-        subject: record.subject,
-        details: details_of(&record.details, &|at| member.moment(at)),
+        subject: words.subject(&record.subject),
+        details: words.of(details, &record.details),
     });
     let rows = rows.collect();
     let is_filtered = !query.is_empty() || before.is_some();
@@ -148,29 +153,94 @@ pub(super) async fn show(member: &Member<'_>, _: &str) -> Result<Reply, Refusal>
     Ok(page(status, &AuditPage { frame: Frame::of(member, "audit"), text, is_filtered, typed, rows, query, next }))
 }
 
-/// The details without the punctuation of JSON; `moment` writes an instant. What is no JSON is one value without a name.
-fn details_of(json: &str, moment: &dyn Fn(Timestamp) -> Moment) -> Vec<Detail> {
-    let mut details = Vec::new();
-    match serde_json::from_str(json) {
-        Ok(Value::Object(fields)) => add_details("", &fields, moment, &mut details),
-        _ => details.push(Detail { name: String::new(), value: json.to_owned(), at: None }),
-    }
-    details
+/// Writes details in the words of a language.
+struct DetailWords<'w> {
+    texts: &'static Texts,
+    /// The names of the forms in the details.
+    forms: &'w FormNames,
+    /// Writes an instant.
+    moment: &'w dyn Fn(Timestamp) -> Moment,
 }
 
-fn add_details(of: &str, fields: &Map<String, Value>, moment: &dyn Fn(Timestamp) -> Moment, details: &mut Vec<Detail>) {
-    for (key, value) in fields {
-        let name = format!("{of}{} ", key.replace('_', " "));
-        match value {
-            Value::Null => {}
-            Value::Object(fields) => add_details(&name, fields, moment, details),
-            Value::String(text) => {
-                let at = is_instant(key).then(|| text.parse::<Timestamp>().ok()).flatten().map(moment);
-                details.push(Detail { name, value: text.clone(), at });
+impl DetailWords<'_> {
+    /// The details without the punctuation of JSON. What is no JSON is one value without a name.
+    fn of(&self, json: &Value, written: &str) -> Vec<Detail> {
+        let mut details = Vec::new();
+        match json {
+            Value::Object(fields) => self.add("", fields, &mut details),
+            _ => details.push(Detail { name: String::new(), value: written.to_owned(), at: None }),
+        }
+        details
+    }
+
+    fn add(&self, of: &str, fields: &Map<String, Value>, details: &mut Vec<Detail>) {
+        let change =
+            fields.get("before").and_then(Value::as_object).zip(fields.get("after").and_then(Value::as_object));
+        for (key, value) in fields {
+            let name = |end: &str| format!("{of}{}{end}", self.named(key).unwrap_or_else(|| key.replace('_', " ")));
+            match (value, change) {
+                (Value::Null, _) => {}
+                (Value::Object(before), Some((_, after))) if key == "before" => {
+                    self.add_changes(before, after, details)
+                }
+                (Value::Object(_), Some(_)) if key == "after" => {}
+                (Value::Object(fields), _) => self.add(&name(" "), fields, details),
+                (Value::String(text), _) => {
+                    let at = is_instant(key).then(|| text.parse::<Timestamp>().ok()).flatten().map(self.moment);
+                    details.push(Detail { name: name(": "), value: self.value(key, value), at });
+                }
+                _ => details.push(Detail { name: name(": "), value: self.value(key, value), at: None }),
             }
-            other => details.push(Detail { name, value: other.to_string(), at: None }),
         }
     }
+
+    /// Each limit that was changed, as it was before and after.
+    fn add_changes(&self, before: &Map<String, Value>, after: &Map<String, Value>, details: &mut Vec<Detail>) {
+        for (key, value) in before {
+            let [before, after] = [value, after.get(key).unwrap_or(&Value::Null)].map(|value| self.value(key, value));
+            let name = format!("{}: ", self.named(key).unwrap_or_else(|| key.replace('_', " ")));
+            let value = self.texts.audit.changed.fill(&[("before", &before), ("after", &after)]);
+            details.push(Detail { name, value, at: None });
+        }
+    }
+
+    fn named(&self, name: &str) -> Option<String> {
+        self.texts.audit_names.get(name).map(ToString::to_string)
+    }
+
+    fn value(&self, key: &str, value: &Value) -> String {
+        let text = match value {
+            Value::Null => return self.texts.audit.no_limit.to_string(),
+            Value::Array(items) => {
+                return items.iter().map(|item| self.value(key, item)).collect::<Vec<_>>().join(", ");
+            }
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        match text.strip_prefix("for_").and_then(|id| id.parse().ok()).filter(|_| key == FORMS) {
+            Some(form) => self.forms.label(form),
+            None => self.named(&format!("{key}.{text}")).unwrap_or(text),
+        }
+    }
+
+    /// What a row is about: `token 7`.
+    fn subject(&self, subject: &str) -> String {
+        let known =
+            subject.split_once(' ').and_then(|(kind, rest)| Some((self.named(&format!("subject.{kind}"))?, rest)));
+        known.map_or_else(|| subject.to_owned(), |(kind, rest)| format!("{kind} {rest}"))
+    }
+}
+
+/// The key whose values are ids of forms.
+const FORMS: &str = "forms";
+
+/// The forms in details, also in what they were before.
+fn forms_in(details: &Value) -> Vec<i64> {
+    let Some(fields) = details.as_object() else { return Vec::new() };
+    let listed = fields.get(FORMS).and_then(Value::as_array).into_iter().flatten();
+    let listed = listed.filter_map(|form| form.as_str()?.strip_prefix("for_")?.parse().ok());
+    let nested = ["before", "after"].into_iter().filter_map(|key| fields.get(key)).flat_map(forms_in);
+    listed.chain(nested).collect()
 }
 
 /// Whether a detail is an instant, by its name: a token may be called like one.
@@ -215,29 +285,69 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::Language;
+
+    fn shown_in(language: Language, json: &str) -> Vec<String> {
+        let moment = |at| Moment { at, exact: String::new(), shown: "(a moment)".to_owned() };
+        let words = DetailWords { texts: Texts::of(language), forms: &FormNames::default(), moment: &moment };
+        let details = words.of(&serde_json::from_str(json).unwrap_or_default(), json).into_iter();
+        details.map(|detail| detail.name + &detail.at.map_or(detail.value, |at| at.shown)).collect()
+    }
 
     fn shown(json: &str) -> Vec<String> {
-        let moment = |at| Moment { at, exact: String::new(), shown: "(a moment)".to_owned() };
-        let details = details_of(json, &moment).into_iter();
-        details.map(|detail| detail.name + &detail.at.map_or(detail.value, |at| at.shown)).collect()
+        shown_in(Language::English, json)
     }
 
     #[test]
     fn details_are_shown_without_the_punctuation_of_json() {
-        let json = r#"{"role": "admin", "expires_at": null, "old_id": 7, "events": {"event": "evt_1"}}"#;
-        assert_eq!(shown(json), ["role admin", "old id 7", "events event evt_1"]);
+        let json =
+            r#"{"role": "admin", "expires_at": null, "old_id": 7, "events": {"event": "evt_1"}, "odd": ["a", 1]}"#;
+        assert_eq!(shown(json), ["role: admin", "old id: 7", "events event: evt_1", "odd: a, 1"]);
         assert_eq!(shown("{}"), [""; 0]);
-        assert_eq!(shown("<b>"), ["<b>"]);
+        for whole in ["<b>", "[1]", "null"] {
+            assert_eq!(shown(whole), [whole]);
+        }
+        // A row of a later version.
+        assert_eq!(
+            shown(r#"{"before": 1, "after": {"events": "failed"}}"#),
+            ["before: 1", "after position events: those that failed"]
+        );
+    }
+
+    #[test]
+    fn a_change_of_limits_shows_what_was_before_and_after_in_the_language_of_the_page() {
+        let json = r#"{"name": "CRM", "before": {"scopes": ["scim"], "forms": ["for_1", "for_2"], "networks": ["10.0.0.0/8"]},
+            "after": {"scopes": ["*"], "forms": ["for_1"], "networks": null}}"#;
+        let english = [
+            "name: CRM",
+            "may do: scim → everything",
+            "forms: for_1, for_2 → for_1",
+            "networks: 10.0.0.0/8 → no limit",
+        ];
+        let german =
+            ["Name: CRM", "darf: scim → alles", "Formulare: for_1, for_2 → for_1", "Netze: 10.0.0.0/8 → keine Grenze"];
+        assert_eq!(shown(json), english);
+        assert_eq!(shown_in(Language::German, json), german);
+        assert_eq!(forms_in(&serde_json::from_str(json).unwrap()), [1, 2, 1]);
+        assert_eq!(
+            shown_in(Language::German, r#"{"later_key": 7, "name": "scopes"}"#),
+            ["later key: 7", "Name: scopes"]
+        );
     }
 
     #[test]
     fn instants_in_details_have_the_form_of_all_others() {
         let at = "2026-07-04T22:05:59.123456Z";
         let json = json!({ "old_until": at, "expires_at": at, "name": at, "events": { "since": at, "after": 7 } });
-        let named = format!("name {at}");
-        let expected =
-            ["old until (a moment)", "expires at (a moment)", &named, "events since (a moment)", "events after 7"];
+        let named = format!("name: {at}");
+        let expected = [
+            "old value accepted until: (a moment)",
+            "expires: (a moment)",
+            &named,
+            "events since: (a moment)",
+            "events after position: 7",
+        ];
         assert_eq!(shown(&json.to_string()), expected);
-        assert_eq!(shown(r#"{"expires_at": "soon"}"#), ["expires at soon"]);
+        assert_eq!(shown(r#"{"expires_at": "soon"}"#), ["expires: soon"]);
     }
 }

@@ -29,6 +29,8 @@ pub(super) const CHECK_LIMIT: Duration = Duration::from_secs(4);
 /// A host, as both pages show it.
 pub(super) struct HostRow {
     pub(super) host: String,
+    /// The host as people write it, if that differs.
+    pub(super) unicode: Option<String>,
     pub(super) is_added: bool,
     /// Whether its certificate is that of a file.
     pub(super) is_of_file: bool,
@@ -45,11 +47,13 @@ impl HostRow {
     pub(super) fn of(host: &AccountHost, domains: &AccountDomains<'_>, member: &Member<'_>) -> Self {
         let texts = member.area.texts;
         let AccountHost { host, is_added, serving } = host;
+        let unicode = HostName::parse(host).ok().and_then(|host| host.in_unicode());
         let domain = match serving {
             Serving::OfFile => {
                 let (state_label, meaning) = (&*texts.domain_states.served, &*texts.domain_meanings.served);
                 return Self {
                     host: host.clone(),
+                    unicode,
                     is_added: *is_added,
                     is_of_file: true,
                     state: "live",
@@ -68,6 +72,7 @@ impl HostRow {
         let reason = domains.reason(host, domain);
         Self {
             host: host.clone(),
+            unicode,
             is_added: *is_added,
             is_of_file: false,
             state: state.as_str(),
@@ -86,6 +91,8 @@ struct DomainsPage {
     frame: Frame,
     text: &'static DomainsTexts,
     can_change: bool,
+    /// Whether certificates are obtained for domains.
+    are_obtained: bool,
     typed: String,
     fault: Option<&'static str>,
     done: Option<&'static str>,
@@ -122,6 +129,7 @@ async fn list_with(
         frame: Frame::of(member, "domains"),
         text,
         can_change: domains.can_change(),
+        are_obtained: domains.obtain_certificates(),
         typed: typed.to_owned(),
         fault,
         done: (parameter(query, "done") == "removed").then_some(&text.removed),

@@ -13,6 +13,7 @@ use super::frame::{Frame, page};
 use super::texts::OverviewTexts;
 use super::usage;
 use super::visit::Member;
+use crate::domains::DomainSummary;
 use crate::error::Refusal;
 use crate::reply::Reply;
 use crate::store::{AdminRole, TokenCounts};
@@ -32,6 +33,8 @@ struct TroubledDomains {
     shown: Vec<HostRow>,
     /// How many others there are.
     more: usize,
+    /// How many are not served yet, although nobody has to act.
+    waiting: usize,
     /// Whether they could not be read.
     are_unknown: bool,
 }
@@ -39,14 +42,14 @@ struct TroubledDomains {
 impl TroubledDomains {
     async fn of(member: &Member<'_>) -> Self {
         let Ok(domains) = domains_of(member) else { return Self::default() };
-        let read = tokio::time::timeout(DOMAINS_LIMIT, domains.list_troubled()).await;
-        let hosts = match read {
-            Ok(Ok(hosts)) => hosts,
+        let read = tokio::time::timeout(DOMAINS_LIMIT, domains.summary()).await;
+        let DomainSummary { troubled, waiting } = match read {
+            Ok(Ok(summary)) => summary,
             Ok(Err(_)) | Err(_) => return Self { are_unknown: true, ..Self::default() },
         };
-        let more = hosts.len().saturating_sub(SHOWN_DOMAINS);
-        let shown = hosts.iter().take(SHOWN_DOMAINS).map(|host| HostRow::of(host, &domains, member));
-        Self { shown: shown.collect(), more, are_unknown: false }
+        let more = troubled.len().saturating_sub(SHOWN_DOMAINS);
+        let shown = troubled.iter().take(SHOWN_DOMAINS).map(|host| HostRow::of(host, &domains, member));
+        Self { shown: shown.collect(), more, waiting, are_unknown: false }
     }
 }
 

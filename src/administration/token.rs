@@ -19,7 +19,7 @@ use crate::store::TokenReads;
 use crate::tenant::token::{self, Rotated, RotationRequest};
 
 /// The parameter of the page after a change that Redis did not take.
-pub(super) const LATE: &str = "late";
+const LATE: &str = "late";
 
 #[derive(Template)]
 #[template(path = "token.html", config = "src/administration/askama.toml")]
@@ -30,6 +30,9 @@ struct TokenPage {
     reads: TokenReads,
     /// The token that it replaces.
     old: Option<TokenRow>,
+    /// The token that replaces it.
+    new: Option<TokenRow>,
+    done: Option<&'static str>,
     warning: Option<&'static str>,
     typed: TypedToken,
     expiries: [Choice; 5],
@@ -43,6 +46,11 @@ struct TokenPage {
 }
 
 impl TokenPage {
+    /// Whether it can be rotated here: not if there is a newer one that can.
+    fn may_be_rotated(&self) -> bool {
+        !self.new.as_ref().is_some_and(TokenRow::is_active)
+    }
+
     /// Whether the old value was used after this one was created. Uses are known to the minute, and one in the minute of
     /// the rotation may have been before it.
     fn is_old_in_use(&self, old: &TokenRow) -> bool {
@@ -72,9 +80,22 @@ struct RevokePage {
 }
 
 pub(super) async fn show(member: &Member<'_>, id: &str) -> Result<Reply, Refusal> {
-    let is_late = parameter(member.visit.head.uri.query(), LATE) == "1";
-    let warning = is_late.then_some(&*member.area.texts.token.late);
-    show_with(member, id, TypedToken::empty(), None, StatusCode::OK, warning).await
+    let text = &member.area.texts.token;
+    let query = member.visit.head.uri.query();
+    let warning = (parameter(query, LATE) == "1").then_some(&*text.late);
+    let done = match &*parameter(query, "done") {
+        "changed" => Some(&*text.was_changed),
+        "same" => Some(&*text.was_same),
+        "revoked" => Some(&*text.was_revoked),
+        _ => None,
+    };
+    show_with(member, id, TypedToken::empty(), None, StatusCode::OK, (done, warning)).await
+}
+
+/// Where a page is shown after a change that this node applied.
+pub(super) async fn after_change(member: &Member<'_>, id: i64, done: &str) -> Reply {
+    let late = if member.announce_tokens().await { String::new() } else { format!("&{LATE}=1") };
+    member.area.see_other(&format!("/tokens/{id}?done={done}{late}"))
 }
 
 /// The page with fields as they were typed; `limits` are those of the token if they were not.
@@ -84,7 +105,7 @@ pub(super) async fn show_with(
     typed: TypedToken,
     limits: Option<TypedLimits>,
     status: StatusCode,
-    warning: Option<&'static str>,
+    (done, warning): (Option<&'static str>, Option<&'static str>),
 ) -> Result<Reply, Refusal> {
     let Some(token) = find(member, id).await? else { return Ok(unknown(member)) };
     let old = match token.replaces {
@@ -94,6 +115,8 @@ pub(super) async fn show_with(
     // Before the ledger is read: what is written meanwhile is in both.
     let held = member.visit.tenant.tokens.reads.of_token(token.id);
     let reads = member.store.count_token_reads(token.id, held).await?;
+    let new = member.store.find_successor(token.id).await?;
+    let new = TokenRow::of(new.into_iter().collect(), member).await?.pop();
     let typed = TypedToken { kept: token.expires.clone(), ..typed };
     let token_page = TokenPage {
         frame: Frame::of(member, "tokens"),
@@ -104,6 +127,8 @@ pub(super) async fn show_with(
         token,
         reads,
         old,
+        new,
+        done,
         warning,
         typed,
         expiries: expiries(&member.area.texts.token_forms),
@@ -131,8 +156,7 @@ pub(super) async fn revoke(change: &Change<'_>, id: &str) -> Result<Reply, Refus
     }
     let tenant = &*member.visit.tenant.slug;
     tracing::info!(tenant, actor = change.actor.name, token = id, "an administrator revoked a token");
-    let late = if member.announce_tokens().await { String::new() } else { format!("?{LATE}=1") };
-    Ok(member.area.see_other(&format!("/tokens/{id}{late}")))
+    Ok(after_change(member, id, "revoked").await)
 }
 
 pub(super) async fn rotate(change: &Change<'_>, id: &str) -> Result<Reply, Refusal> {
@@ -145,14 +169,14 @@ pub(super) async fn rotate(change: &Change<'_>, id: &str) -> Result<Reply, Refus
     let expires_at = typed.check_next_expiry(expiry_of_old, member.now, &member.visit.tenant.timezone, text);
     let overlap = typed.check_overlap(text);
     if typed.faults.any() {
-        return show_with(member, id, typed, None, StatusCode::UNPROCESSABLE_ENTITY, None).await;
+        return show_with(member, id, typed, None, StatusCode::UNPROCESSABLE_ENTITY, (None, None)).await;
     }
     let request = RotationRequest { expires_at, overlap, form_key };
     let rotated = match token::rotate(&member.store, old, request, &change.actor).await {
         Ok(rotated) => rotated,
         Err(error) => {
             let typed = faulty(error, typed, text)?;
-            return show_with(member, id, typed, None, StatusCode::UNPROCESSABLE_ENTITY, None).await;
+            return show_with(member, id, typed, None, StatusCode::UNPROCESSABLE_ENTITY, (None, None)).await;
         }
     };
     match rotated {
@@ -179,7 +203,7 @@ pub(super) async fn rotate(change: &Change<'_>, id: &str) -> Result<Reply, Refus
         // Another administrator was faster: the page shows what the token is now.
         Rotated::Revoked | Rotated::Expired => {
             let warning = Some(&*member.area.texts.token.not_rotated);
-            show_with(member, id, typed, None, StatusCode::CONFLICT, warning).await
+            show_with(member, id, typed, None, StatusCode::CONFLICT, (None, warning)).await
         }
     }
 }

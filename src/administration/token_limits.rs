@@ -8,12 +8,15 @@ use jiff::Timestamp;
 
 use super::forms::{Form, parse_id};
 use super::texts::TokenLimitsTexts;
-use super::token::{LATE, find, show_with, unknown};
+use super::token::{after_change, find, show_with, unknown};
 use super::token_forms::TypedToken;
 use super::visit::Change;
 use crate::error::Refusal;
 use crate::reply::Reply;
 use crate::store::{ChangedToken, FormReach, LimitFault, ListFault, Networks, Scope, Scopes, TokenLimits};
+
+/// The most lines of a field. Larger: a long list fills the page. Smaller: it has to be scrolled.
+const MAX_ROWS: usize = 12;
 
 /// The fields of the limits as they are shown: those of a token, or as they were typed.
 #[derive(Clone, Debug, Default)]
@@ -47,7 +50,7 @@ impl TypedLimits {
         let scopes = limits.scopes.names().filter(|_| !limits.scopes.is_all());
         Self {
             scopes: scopes.map(str::to_owned).collect(),
-            forms: limits.forms.to_string(),
+            forms: limits.forms.names().unwrap_or_default().join("\n"),
             networks: limits.networks.iter().collect::<Vec<_>>().join("\n"),
             requests_per_minute: limits.requests_per_minute.map(|own| own.to_string()).unwrap_or_default(),
             faults: LimitFaults::default(),
@@ -63,6 +66,11 @@ impl TypedLimits {
             requests_per_minute: form.field("requests_per_minute").trim().to_owned(),
             faults: LimitFaults::default(),
         }
+    }
+
+    /// How many lines a field has for a text: some more than it needs, within bounds.
+    pub(super) fn rows(&self, text: &str) -> usize {
+        (text.lines().count() + 1).clamp(2, MAX_ROWS)
     }
 
     pub(super) fn has_faults(&self) -> bool {
@@ -91,6 +99,8 @@ impl TypedLimits {
     ) -> TokenLimits {
         let scopes = match self.scopes.is_empty() && present.scopes.is_all() {
             true => Ok(Scopes::ALL),
+            // Whoever checks the box for everything need not uncheck the others.
+            false if self.scopes.iter().any(|scope| scope == Scope::All.as_str()) => Ok(Scopes::ALL),
             false => Scopes::parse(self.scopes.iter().map(String::as_str)),
         };
         let forms = match self.forms.is_empty() {
@@ -147,7 +157,7 @@ pub(super) fn label_of(scope: Scope, text: &'static TokenLimitsTexts) -> &'stati
 
 fn words_of(fault: &LimitFault, text: &'static TokenLimitsTexts) -> String {
     match fault {
-        LimitFault::UnknownScope(_) => text.no_choice.to_string(),
+        LimitFault::UnknownScope(_) | LimitFault::StarNotAlone => text.no_choice.to_string(),
         LimitFault::NoScope => text.no_scope.to_string(),
         LimitFault::UnknownForm(typed) => text.bad_form.with("form", typed),
         LimitFault::NoForm => text.no_form.to_string(),
@@ -169,21 +179,20 @@ pub(super) async fn change(change: &Change<'_>, id: &str) -> Result<Reply, Refus
     let limits = typed.check(&member.area.texts.token_limits, &token.limits, of_account);
     if typed.has_faults() {
         let (rotation, limits) = (TypedToken::empty(), Some(typed));
-        return show_with(member, id, rotation, limits, StatusCode::UNPROCESSABLE_ENTITY, None).await;
+        return show_with(member, id, rotation, limits, StatusCode::UNPROCESSABLE_ENTITY, (None, None)).await;
     }
     match member.store.change_token_limits(number, |_| limits.clone(), Timestamp::now(), &change.actor).await? {
         ChangedToken::Changed => {
             let tenant = &*member.visit.tenant.slug;
             tracing::info!(tenant, actor = change.actor.name, token = number, "an administrator changed a token");
-            let late = if member.announce_tokens().await { String::new() } else { format!("?{LATE}=1") };
-            Ok(member.area.see_other(&format!("/tokens/{number}{late}")))
+            Ok(after_change(member, number, "changed").await)
         }
-        ChangedToken::Same => Ok(member.area.see_other(&format!("/tokens/{number}"))),
+        ChangedToken::Same => Ok(member.area.see_other(&format!("/tokens/{number}?done=same"))),
         ChangedToken::Unknown => Ok(unknown(member)),
         // Another administrator was faster: the page shows what the token is now.
         ChangedToken::Revoked | ChangedToken::Expired => {
             let warning = Some(&*member.area.texts.token_limits.not_changed);
-            show_with(member, id, TypedToken::empty(), None, StatusCode::CONFLICT, warning).await
+            show_with(member, id, TypedToken::empty(), None, StatusCode::CONFLICT, (None, warning)).await
         }
     }
 }

@@ -8,6 +8,7 @@ use http::StatusCode;
 
 use super::forms::parameter;
 use super::frame::{Frame, page};
+use super::named_forms::{FormNames, NamedForm, in_short};
 use super::texts::{TokenFormsTexts, TokenValueTexts, TokensTexts, UsesTexts};
 use super::times::Moment;
 use super::token_forms::{Choice, TypedToken, expiries};
@@ -46,6 +47,8 @@ pub(super) struct TokenRow {
     pub(super) revoked: Option<Moment>,
     pub(super) replaces: Option<i64>,
     pub(super) limits: TokenLimits,
+    /// The forms that it is limited to.
+    pub(super) forms: Vec<NamedForm>,
     /// In the last 24 hours.
     pub(super) requests: RequestCounts,
     pub(super) state: &'static str,
@@ -56,14 +59,16 @@ impl TokenRow {
     pub(super) async fn of(tokens: Vec<TokenRecord>, member: &Member<'_>) -> Result<Vec<Self>, StoreError> {
         let ids: Vec<i64> = tokens.iter().map(|token| token.id).collect();
         let requests = usage::of_last_day(member, &ids).await?;
+        let forms = tokens.iter().flat_map(|token| token.limits.forms.forms().unwrap_or_default().iter().copied());
+        let names = FormNames::of(forms, member).await?;
         let row = |token: TokenRecord| {
             let requests = requests.get(&token.id).copied().unwrap_or_default();
-            Self::with(token, requests, member)
+            Self::with(token, requests, &names, member)
         };
         Ok(tokens.into_iter().map(row).collect())
     }
 
-    fn with(mut token: TokenRecord, requests: RequestCounts, member: &Member<'_>) -> Self {
+    fn with(mut token: TokenRecord, requests: RequestCounts, names: &FormNames, member: &Member<'_>) -> Self {
         let state = token.state(member.now);
         member.visit.tenant.tokens.last_used.complete(&mut token);
         Self {
@@ -78,6 +83,7 @@ impl TokenRow {
             expires: token.expires_at.map(|at| member.moment(at)),
             revoked: token.revoked_at.map(|at| member.moment(at)),
             replaces: token.replaces,
+            forms: names.named(&token.limits.forms),
             limits: token.limits,
             requests,
             state,
@@ -89,6 +95,16 @@ impl TokenRow {
         let route = self.last_used_route.as_ref().map(|route| text.for_route.with("route", route));
         let network = self.last_used_network.as_ref().map(|network| text.from_network.with("network", network));
         route.unwrap_or_default() + &network.unwrap_or_default()
+    }
+
+    /// The forms that it is limited to, in a list.
+    fn forms_in_short(&self) -> String {
+        in_short(self.forms.iter().map(NamedForm::label))
+    }
+
+    /// The networks that it is limited to, in a list.
+    fn networks_in_short(&self) -> String {
+        in_short(self.limits.networks.iter())
     }
 
     pub(super) fn is_active(&self) -> bool {

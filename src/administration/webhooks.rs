@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::forms::{parameter, parse_id};
 use super::frame::{Frame, page};
+use super::named_forms::{FormNames, NamedForm, in_short};
 use super::protection::hex;
 use super::texts::{Texts, WebhookTexts, WebhooksTexts};
 use super::times::Moment;
@@ -46,6 +47,9 @@ struct WebhookRow {
     event: String,
     /// The name of the form.
     form: Option<String>,
+    /// Whether it is sent only what its token reaches, and the forms of that.
+    is_limited: bool,
+    reach: Vec<NamedForm>,
     state: String,
     reason: Option<String>,
     pending: u64,
@@ -66,19 +70,20 @@ struct WebhookRow {
 impl WebhookRow {
     /// The rows of subscriptions, in their order.
     async fn of(subscriptions: Vec<Subscription>, member: &Member<'_>) -> Result<Vec<Self>, StoreError> {
-        let forms: Vec<i64> = subscriptions.iter().filter_map(|subscription| subscription.form).collect();
-        let names = member.store.list_form_names(&forms).await?;
+        let reach = |of: &Subscription| of.reach.forms().unwrap_or_default().iter().copied().chain(of.form).collect();
+        let names = FormNames::of(subscriptions.iter().flat_map::<Vec<i64>, _>(reach), member).await?;
         Ok(subscriptions.into_iter().map(|subscription| Self::with(subscription, &names, member)).collect())
     }
 
-    fn with(subscription: Subscription, names: &HashMap<i64, String>, member: &Member<'_>) -> Self {
+    fn with(subscription: Subscription, names: &FormNames, member: &Member<'_>) -> Self {
         let moment = |at| member.moment(at);
-        let name_of = |form| names.get(&form).map_or_else(|| format!("for_{form}"), |name| shown_name(name));
         Self {
             id: subscription.id,
             target: subscription.target_url,
             event: subscription.event,
-            form: subscription.form.map(name_of),
+            form: subscription.form.map(|form| names.label(form)),
+            is_limited: !subscription.reach.is_all(),
+            reach: names.named(&subscription.reach),
             state: subscription.state,
             has_ended: subscription.reason == Some(DeliveryReason::TokenEnded),
             reason: subscription.reason.map(|reason| member.area.texts.reasons.show(reason)),
@@ -92,6 +97,16 @@ impl WebhookRow {
             made_by: subscription.made_by,
             bound: subscription.bound,
         }
+    }
+
+    /// The forms that its token reaches.
+    fn reached(&self) -> String {
+        self.reach.iter().map(NamedForm::label).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The same in a list.
+    fn reached_in_short(&self) -> String {
+        in_short(self.reach.iter().map(NamedForm::label))
     }
 
     fn may_be_paused(&self) -> bool {

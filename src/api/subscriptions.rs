@@ -58,6 +58,8 @@ struct SubscriptionJson {
     target_url: String,
     event: String,
     form: Option<Id>,
+    /// The forms to which the token that made it is limited.
+    forms: Option<Vec<String>>,
     created_at: Rfc3339Micros,
     state: String,
     reason: Option<String>,
@@ -79,6 +81,7 @@ impl From<Subscription> for SubscriptionJson {
             target_url: subscription.target_url,
             event: subscription.event,
             form: subscription.form.map(|form| IdKind::Form.id(form)),
+            forms: subscription.reach.names(),
             created_at: Rfc3339Micros(subscription.created_at),
             state: subscription.state,
             reason: subscription.reason.map(|reason| reason.to_string()),

@@ -53,7 +53,9 @@ const LINK_VALID: Duration = Duration::from_hours(12);
 
 pub(super) async fn run(command: &DemoArgs) -> Result<()> {
     let folder = DemoFolder::prepare(command.dir.as_deref())?;
-    let mut config = folder.load_config()?;
+    // As the file says, to compare with what it says later.
+    let of_file = folder.load_config()?;
+    let mut config = of_file.clone();
     config.gateway.listen = vec![command.listen.into()];
     let [acme, globex] = SAMPLES;
     let (acme, globex) = (load(&config, acme).await?, load(&config, globex).await?);
@@ -61,7 +63,7 @@ pub(super) async fn run(command: &DemoArgs) -> Result<()> {
 
     gateway::raise_limit();
     // Create tokens last: a failed start leaves none behind.
-    let stop = StopSignals::new()?;
+    let stop = StopSignals::of_terminal()?;
     let running = start(&config).await?;
     on_store(acme, async |store| Ok(receiver.subscribe(store, &config.gateway.webhooks.seals).await?)).await?;
     let acme = DemoAccount { tenant: acme, token: token_of(&folder, acme).await? };
@@ -75,6 +77,7 @@ pub(super) async fn run(command: &DemoArgs) -> Result<()> {
     };
     let operator = config.gateway.operator.is_some().then(|| folder.operator_socket());
     let places = calls::Places { address, metrics: running.admin_address(), receiver: receiver.url(), link, operator };
+    let _watching = gateway::watch(&folder.config(), of_file, running.reloader(), None);
     print(&calls::show(&folder, &places, &acme, &globex)?)?;
     serve::serve_until_stopped(running, stop).await?;
     // Whoever serves the folder next has no receiver at this port.

@@ -1,6 +1,7 @@
 //! `formgate explain`: reports at which step a request, or the webhooks of a subscription, would stop, and how to fix it.
 
 use std::io::Read;
+use std::net::IpAddr;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -18,6 +19,9 @@ pub(super) struct ExplainArgs {
     /// A token to check too; `-` reads it from standard input, so that process lists do not show it.
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
+    /// The address of the caller, if the token is limited to networks.
+    #[arg(long, value_name = "ADDRESS", requires = "token")]
+    from: Option<IpAddr>,
     /// A subscription, such as `hook_7`: report why its webhooks do not arrive, and send its receiver a test.
     #[arg(long, value_name = "ID", conflicts_with = "token")]
     webhook: Option<String>,
@@ -32,7 +36,7 @@ pub(super) async fn run(command: &ExplainArgs) -> Result<()> {
         token => token.map(str::to_owned),
     };
     let config = command.file.load_all().await?;
-    let trace = Tracer::new(&config).await.trace(&command.host, token.as_deref()).await;
+    let trace = Tracer::new(&config).await.trace(&command.host, token.as_deref(), command.from).await;
     print(&trace.to_string())?;
     match trace.stop() {
         None if token.is_some() => print("\nA request with this token would be served."),

@@ -17,7 +17,7 @@ pub(super) struct CompletionsArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct ManArgs {
-    /// The folder to write them to; it must exist.
+    /// The folder to write them to, which is created if it is missing.
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
@@ -32,6 +32,7 @@ pub(super) fn print_completions(arguments: &CompletionsArgs) -> Result<()> {
 /// Writes a manual page for the program and for each of its commands.
 pub(super) fn write_pages(arguments: &ManArgs) -> Result<()> {
     let folder = &arguments.folder;
+    std::fs::create_dir_all(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
     clap_mangen::generate_to(command(), folder).with_context(|| format!("can't write pages to {}", folder.display()))
 }
 

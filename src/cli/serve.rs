@@ -2,6 +2,8 @@
 //!
 //! Owns the order of startup and the signals. Everything that runs in between belongs to [`gateway`].
 
+use std::future::pending;
+
 use anyhow::{Context, Result};
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -44,7 +46,10 @@ async fn serve(file: &ConfigFile, inherited: InheritedSockets, config: Config) -
     let running = gateway::start(&config, inherited).await?;
     let reloader = running.reloader();
     let tenants = reloader.tenants();
-    let _watching = gateway::watch(&file.config, config, reloader);
+    let hangups = signal(SignalKind::hangup())
+        .inspect_err(|error| tracing::error!(%error, "SIGHUP cannot be received; only changes of files cause a reload"))
+        .ok();
+    let _watching = gateway::watch(&file.config, config, reloader, hangups);
     let _watchdog = systemd::notify_watchdog();
     announce(&running, tenants);
     serve_until_stopped(running, stop).await
@@ -60,10 +65,11 @@ fn announce(running: &Running, tenants: usize) {
     systemd::notify_ready(tenants, "");
 }
 
-/// The signals that stop the process: SIGTERM and SIGINT.
+/// The signals that stop the process: SIGTERM and SIGINT, and SIGHUP if it lives as long as its terminal.
 pub(super) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Option<Signal>,
 }
 
 impl StopSignals {
@@ -72,15 +78,39 @@ impl StopSignals {
         Ok(Self {
             terminate: signal(SignalKind::terminate()).context("can't wait for SIGTERM")?,
             interrupt: signal(SignalKind::interrupt()).context("can't wait for SIGINT")?,
+            hangup: None,
         })
     }
 
+    /// The same for a process that ends with its terminal, which sends SIGHUP when it is closed: unless `nohup` started it.
+    pub(super) fn of_terminal() -> Result<Self> {
+        let hangup = (!ignores_hangups()).then(|| signal(SignalKind::hangup())).transpose();
+        Ok(Self { hangup: hangup.context("can't wait for SIGHUP")?, ..Self::new()? })
+    }
+
     async fn next(&mut self) {
+        let Self { terminate, interrupt, hangup } = self;
+        let hangup = async {
+            match hangup {
+                Some(hangup) => drop(hangup.recv().await),
+                None => pending().await,
+            }
+        };
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            () = hangup => {}
         }
     }
+}
+
+/// Whether whoever started the process had SIGHUP ignored (proc_pid_status(5)).
+fn ignores_hangups() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|signals| u64::from_str_radix(signals.trim(), 16).ok());
+    // The lowest bit is signal 1.
+    ignored.is_some_and(|signals| signals & 1 == 1)
 }
 
 /// Waits for a signal, then stops gracefully; a second signal stops immediately.

@@ -28,12 +28,12 @@ pub(super) enum TokenCommand {
     Create(CreateArgs),
     /// Create a token that replaces another one, and print it, and nothing else; it can't be shown again.
     Rotate(RotateArgs),
-    /// Narrow or widen what a token may do, from where, and how often. It takes effect within a few seconds.
+    /// Narrow or widen what a token may do, from where, and how often. It takes effect within 5 seconds; with Redis, within 1 second.
     Change(ChangeArgs),
     /// List tokens: id, name, prefix, created, last used, revoked, expires, created by, replaces, last route, network,
     /// scopes, forms, networks, requests per minute.
     List(ListArgs),
-    /// Revoke a token. Its requests are refused within a few seconds.
+    /// Revoke a token. Its requests are refused within 5 seconds; with Redis, within 1 second.
     Revoke(RevokeArgs),
 }
 
@@ -55,13 +55,13 @@ pub(super) struct CreateArgs {
 #[derive(Debug, Args)]
 struct LimitArgs {
     /// What it may do, separated by commas: forms:read, submissions:read, groups:read, groups:write, webhooks:manage,
-    /// scim, or all.
+    /// scim; or `*` for all, in quotes.
     #[arg(long, value_name = "SCOPES", value_parser = scopes)]
     scopes: Option<Scopes>,
-    /// What it reaches, separated by commas: ids of forms such as for_1, which include their sub-forms, or all.
+    /// What it reaches, separated by commas: ids of forms such as for_1, which include their sub-forms; or `*` for all.
     #[arg(long, value_name = "FORMS", value_parser = forms)]
     forms: Option<FormReach>,
-    /// From where it is accepted, separated by commas: networks such as 203.0.113.0/24 or 2001:db8::/32, or all.
+    /// From where it is accepted, separated by commas: networks such as 203.0.113.0/24 or 2001:db8::/32; or `*` for all.
     #[arg(long, value_name = "NETWORKS", value_parser = networks)]
     networks: Option<Networks>,
     /// A budget of its own, within that of the account; or none.
@@ -90,20 +90,25 @@ impl LimitArgs {
     }
 }
 
+/// The words for no limit. The second one is that of earlier versions.
+const ALL: [&str; 2] = ["*", "all"];
+
 fn scopes(text: &str) -> Result<Scopes, String> {
-    let names = if text == "all" { "*" } else { text };
-    Scopes::parse(entries(names)).map_err(|ListFault { fault, .. }| fault.to_string())
+    if ALL.contains(&text) {
+        return Ok(Scopes::ALL);
+    }
+    Scopes::parse(entries(text)).map_err(|ListFault { fault, .. }| fault.to_string())
 }
 
 fn forms(text: &str) -> Result<FormReach, String> {
-    if text == "all" {
+    if ALL.contains(&text) {
         return Ok(FormReach::All);
     }
     FormReach::parse(entries(text)).map_err(|ListFault { fault, .. }| fault.to_string())
 }
 
 fn networks(text: &str) -> Result<Networks, String> {
-    if text == "all" {
+    if ALL.contains(&text) {
         return Ok(Networks::default());
     }
     Networks::parse(entries(text)).map_err(|ListFault { fault, .. }| fault.to_string())
@@ -283,7 +288,10 @@ async fn rotate(command: &RotateArgs) -> Result<()> {
         // Neither a token that never expires nor one that expires soon may come from saying nothing.
         None => match store.find_token_by_id(id).await.of_tenant(&tenant)?.and_then(|old| old.expires_at) {
             None => None,
-            Some(at) => bail!("token {id} expires at {at}: pass --expires for the new one, such as 90d or never"),
+            Some(at) => bail!(
+                "token {id} expires at {}: pass --expires for the new one, such as 90d or never",
+                Rfc3339Micros(at)
+            ),
         },
     };
     let request = RotationRequest { expires_at, overlap: command.overlap, form_key: None };

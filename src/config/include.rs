@@ -203,6 +203,9 @@ pub(super) fn read_file<'r>(
     tenants
 }
 
+/// What the parser reports at a key that a table has already.
+const DUPLICATE: &str = "duplicate key";
+
 /// Reports the syntax errors of a text that is not valid TOML.
 fn report_syntax(file: &Arc<SourceFile>, first: Error, context: &LoadContext<'_>) {
     let single = sections::single_brackets(file.text());
@@ -211,12 +214,16 @@ fn report_syntax(file: &Arc<SourceFile>, first: Error, context: &LoadContext<'_>
             Problem::at(&SourceSpan::new(file, span.clone()), "expected an array of tables").label("found a table");
         context.report(problem.help("write `[[tenant]]`, with two pairs of brackets, for each tenant"));
     }
-    // The "duplicate key" errors follow from such a header, which has its own report.
-    let follows = |message: &str| !single.is_empty() && message.contains("duplicate key");
+    // Such a header, which has its own report, leads to errors about keys that are there twice.
+    let follows = |message: &str| !single.is_empty() && message == DUPLICATE;
     let is_small = file.text().len() <= MAX_RECOVERED;
     let errors = if is_small { DeTable::parse_recoverable(file.text()).1 } else { vec![first] };
     for error in errors.iter().take(MAX_ERRORS).filter(|error| !follows(error.message())) {
-        context.report(Problem::at(&SourceSpan::new(file, error.span().unwrap_or_default()), error.message()));
+        let at = error.span().unwrap_or_default();
+        // The parser does not name the key.
+        let key = file.text().get(at.clone()).filter(|_| error.message() == DUPLICATE);
+        let title = key.map_or_else(|| error.message().to_owned(), |key| format!("the key `{key}` is given twice"));
+        context.report(Problem::at(&SourceSpan::new(file, at), title));
     }
 }
 

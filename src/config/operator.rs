@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use super::declaration::keys;
+use super::folders::CanonicalFolders;
 use super::listen::ListenAddresses;
 use super::places::Places;
 use super::problem::Problem;
@@ -60,10 +61,20 @@ pub(super) fn read(
 ) -> OperatorConfig {
     let texts = table.strings(&key::listen);
     let mut listen = Vec::with_capacity(texts.len());
+    let (folders, mut sockets) = (CanonicalFolders::default(), Vec::<(PathBuf, &StringValue)>::new());
     for text in &texts {
         let Some(address) = read_address(text, has_registry, folder, &table) else { continue };
         match &address {
-            OperatorAddress::Unix(path) => places.sockets.push((path.clone(), text.span.clone())),
+            OperatorAddress::Unix(path) => {
+                let socket = folders.identity(path);
+                if let Some((_, first)) = sockets.iter().find(|(other, _)| *other == socket) {
+                    let problem =
+                        Problem::at(&text.span, format!("`{}` is the socket of an earlier entry", text.value));
+                    table.context().report(problem.label("here").earlier(&first.span, "first here"));
+                }
+                sockets.push((socket, text));
+                places.sockets.push((path.clone(), text.span.clone()));
+            }
             OperatorAddress::Tcp(address) => taken.take(*address, &text.span),
         }
         listen.push(address);

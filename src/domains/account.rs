@@ -37,6 +37,15 @@ pub struct AccountHost {
     pub serving: Serving,
 }
 
+/// What an administrator should know of all hosts of an account.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DomainSummary {
+    /// Those that are lost or will be if nothing changes, and those whose owner has to act.
+    pub troubled: Vec<AccountHost>,
+    /// The number of those that are not served yet, although nobody has to act.
+    pub waiting: usize,
+}
+
 /// What serves a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Serving {
@@ -145,20 +154,40 @@ impl AccountDomains<'_> {
         Ok(self.hosts_of(rows))
     }
 
-    /// The hosts that need attention: those that are lost or will be if nothing changes, and those whose owner has to act.
+    /// What an administrator should know of all hosts.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn list_troubled(&self) -> Result<Vec<AccountHost>, StoreError> {
-        let mut hosts = self.list().await?;
-        hosts.retain(|AccountHost { host, serving, .. }| match serving {
-            Serving::OfFile | Serving::Own(None) => false,
-            Serving::Own(Some(domain)) => {
-                let is_lost = matches!(domain.state, DomainState::Failing | DomainState::Gone);
-                is_lost || self.reason(host, Some(domain.as_ref())).needs_owner()
+    pub async fn summary(&self) -> Result<DomainSummary, StoreError> {
+        let mut summary = DomainSummary::default();
+        for host in self.list().await? {
+            let Serving::Own(domain) = &host.serving else { continue };
+            let domain = domain.as_deref();
+            let state = domain.map_or(DomainState::Claimed, |domain| domain.state);
+            let is_lost = matches!(state, DomainState::Failing | DomainState::Gone);
+            if is_lost || domain.is_some() && self.reason(&host.host, domain).needs_owner() {
+                summary.troubled.push(host);
+            } else {
+                summary.waiting += usize::from(self.waits(state));
             }
-        });
-        Ok(hosts)
+        }
+        Ok(summary)
+    }
+
+    /// Whether a host in this state is to be served later.
+    fn waits(&self, state: DomainState) -> bool {
+        match state {
+            DomainState::Claimed | DomainState::Dns => true,
+            // Without a CA, others obtain certificates.
+            DomainState::Verified | DomainState::Queued | DomainState::Issuing => self.obtain_certificates(),
+            DomainState::Live | DomainState::Failing | DomainState::Gone | DomainState::Removed => false,
+        }
+    }
+
+    /// Whether certificates are obtained for hosts.
+    #[must_use]
+    pub fn obtain_certificates(&self) -> bool {
+        self.domains.acme.is_some()
     }
 
     /// One host.

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::reason::{OtherReason, Reason};
-use super::told::OF_THIS_GATEWAY;
+use super::told::{NO_RESOLVER, NO_RESPONSE, OF_THIS_GATEWAY};
 use crate::config::Language;
 use crate::dns::{Action, DnsFault, Failure, Record};
 use crate::translation::{Text, Translations};
@@ -40,7 +40,7 @@ texts! {
         caa, resolver_broken, server_broken, dnssec, proof_missing, not_checked_yet, not_checked_address, dns_down,
         dns_down_new, taken, moves, lost, claim_expired, ca_refused, ca_limited, expired, ca_account, ca_account_told, ca_down, unreachable,
         remove,
-        add, and, record, relative_record, bare_record, of_this_gateway; failures: FailureTexts
+        add, and, record, relative_record, bare_record, of_this_gateway, no_resolver, no_response; failures: FailureTexts
     }
 }
 
@@ -201,6 +201,8 @@ impl Steps<'_> {
         for part in text.parts() {
             let name = part.strip_prefix('{').and_then(|place| place.strip_suffix('}'));
             match values.iter().find(|(of, _)| Some(*of) == name) {
+                Some(("detail", detail)) if *detail == NO_RESOLVER => words += &self.text.no_resolver,
+                Some(("detail", detail)) if *detail == NO_RESPONSE => words += &self.text.no_response,
                 Some(("detail", detail)) => {
                     parts.push(StepPart::Words(std::mem::take(&mut words)));
                     parts.push(StepPart::Detail((*detail).to_owned()));
@@ -371,7 +373,10 @@ mod tests {
             for record in reason.records() {
                 assert!(shown.contains(&format!("`{}`", record.value)), "{shown}");
             }
-            let has_detail = reason.stored().contains("\"detail\":\"");
+            let stored = reason.stored();
+            let is_own = [NO_RESOLVER, NO_RESPONSE].iter().any(|own| stored.contains(&format!("\"{own}\"")));
+            assert!(!is_own || language == Language::English || !shown.contains("resol"), "{shown}");
+            let has_detail = stored.contains("\"detail\":\"") && !is_own;
             assert_eq!(parts.iter().any(|part| matches!(part, StepPart::Detail(_))), has_detail, "{shown}");
         }
     }

@@ -11,11 +11,11 @@ use crate::outbound::is_public;
 /// Replaces the address of a resolver. Pages show it in their language.
 pub(super) const OF_THIS_GATEWAY: &str = "of this gateway";
 
-/// Replaces the cause for which DNS is unreachable.
-const NO_RESOLVER: &str = "no resolver works";
+/// Replaces the cause for which DNS is unreachable. Pages show it in their language.
+pub(super) const NO_RESOLVER: &str = "no resolver works";
 
-/// Replaces what is wrong with a CA.
-const NO_RESPONSE: &str = "it gives no usable response";
+/// Replaces what is wrong with a CA. Pages show it in their language.
+pub(super) const NO_RESPONSE: &str = "it gives no usable response";
 
 /// What a fault calls a resolver in place of a server of the zone.
 const RESOLVER: &str = "the resolver ";

@@ -8,6 +8,7 @@ use super::Finding;
 use crate::certificate::{self, Roots};
 use crate::config::{Config, TenantConfig};
 use crate::host::HostName;
+use crate::instant::Rfc3339Micros;
 use crate::store::with_causes;
 
 /// How many days before expiry to warn. Automatic renewal runs a month before, so by now it has been failing for a
@@ -40,7 +41,7 @@ pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, root
         return Finding::passes(format!("`{file}`, which never expires"));
     };
     let days = now.until((Unit::Second, expires)).map_or(0, |left| left.get_seconds() / 86_400);
-    let until = expires.strftime("%Y-%m-%d %H:%M UTC");
+    let until = Rfc3339Micros(expires);
     if days < SOON_DAYS {
         Finding::warns(
             format!("`{file}` for `{host}` expires on {until}, in {days} days"),

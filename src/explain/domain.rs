@@ -7,6 +7,7 @@ use crate::certificate;
 use crate::config::{Config, DomainsConfig, TenantConfig};
 use crate::domains::{Reason, chosen};
 use crate::host::HostName;
+use crate::instant::Rfc3339Micros;
 use crate::store::registry::{DomainRecord, DomainState};
 use crate::store::{Registry, StoreError, with_causes};
 
@@ -62,7 +63,7 @@ fn of_row(row: &DomainRecord, domains: Option<&DomainsConfig>, now: Timestamp) -
     let (host, state, reason) = (&row.host, row.state.as_str(), Reason::of(row, domains));
     let name = if reason.is_empty() { String::new() } else { format!(", {}", reason.name()) };
     let what = match row.not_after {
-        Some(until) => format!("`{host}` is {state}{name}; obtained, until {}", until.strftime("%Y-%m-%d %H:%M UTC")),
+        Some(until) => format!("`{host}` is {state}{name}; obtained, until {}", Rfc3339Micros(until)),
         None => format!("`{host}` is {state}{name}; it has no certificate yet"),
     };
     let step = if reason.is_empty() { "nothing to do".to_owned() } else { reason.next_step() };

@@ -16,6 +16,7 @@ use super::{Finding, Trace, find};
 use crate::api::{Envelope, EnvelopeBody};
 use crate::config::{Config, OperatorAddress, TenantConfig, WebhookConfig};
 use crate::host::HostName;
+use crate::instant::Rfc3339Micros;
 use crate::outbound::{Client, DeliveryReason, EventId, Guard, Message, Probed, Target, signing_secrets};
 use crate::store::{Event, InspectedSubscription, PageRequest, PendingEvents, SampleSubmission, Store, StoreError};
 
@@ -147,15 +148,15 @@ pub async fn guard_of(config: &Config) -> Guard {
 
 /// What waits to be sent, and whether a node sends it.
 fn find_pending(config: &WebhookConfig, found: &InspectedSubscription) -> Finding {
-    let last = found
-        .last_success_at
-        .map_or("nothing was accepted so far".to_owned(), |at| format!("the last event was accepted on {}", shown(at)));
+    let last = found.last_success_at.map_or("nothing was accepted so far".to_owned(), |at| {
+        format!("the last event was accepted on {}", Rfc3339Micros(at))
+    });
     let PendingEvents { count, is_more, since } = found.pending;
     let more = if is_more { "more than " } else { "" };
     let mut what = match (count, since) {
         (0, _) | (_, None) => "no event waits".to_owned(),
-        (1, Some(at)) => format!("1 event waits, since {}", shown(at)),
-        (_, Some(at)) => format!("{more}{count} events wait, the first since {}", shown(at)),
+        (1, Some(at)) => format!("1 event waits, since {}", Rfc3339Micros(at)),
+        (_, Some(at)) => format!("{more}{count} events wait, the first since {}", Rfc3339Micros(at)),
     };
     if found.set_aside > 0 {
         what += &format!("; {} that the receiver refused are sent again", found.set_aside);
@@ -202,8 +203,9 @@ fn state(found: &InspectedSubscription, tenant: &TenantConfig) -> Finding {
     match found.state.as_str() {
         "active" => Finding::passes(what),
         "failing" => {
-            let since = found.failing_since.map_or(String::new(), |at| format!(" since {}", shown(at)));
-            let next = found.next_attempt_at.map_or(String::new(), |at| format!("; tried again on {}", shown(at)));
+            let since = found.failing_since.map_or(String::new(), |at| format!(" since {}", Rfc3339Micros(at)));
+            let next =
+                found.next_attempt_at.map_or(String::new(), |at| format!("; tried again on {}", Rfc3339Micros(at)));
             Finding::warns(
                 format!("{what}{since}: {reason}{next}"),
                 "the steps below show whether it would succeed now; nothing is lost meanwhile",
@@ -248,8 +250,4 @@ async fn test_body(
         is_test: true,
     };
     envelope.body(store, &sample.submissions, &tenant.timezone).await
-}
-
-fn shown(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }

@@ -166,8 +166,11 @@ impl Reloader {
         self.pipeline.gate.directory.store(Arc::clone(&after));
         drop(registered);
         self.databases.inspect_soon();
-        self.pipeline.administration.configure(&state.gateway);
-        self.config.store(Arc::new(state.gateway.clone()));
+        // Links lead to the port that is listened on: other addresses wait for a restart.
+        let listen = self.config.load().listen.clone();
+        let gateway = GatewayConfig { listen, ..state.gateway.clone() };
+        self.pipeline.administration.configure(&gateway);
+        self.config.store(Arc::new(gateway));
         self.pipeline.request_log.set(state.gateway.request_log);
         self.pipeline.hsts.store(state.gateway.hsts.clone().map(Arc::new));
         metrics.tenants.retain(|slug| after.config(slug).is_some());

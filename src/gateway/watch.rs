@@ -1,5 +1,5 @@
-//! The background task that reloads the configuration: on SIGHUP, when a watched file changes, and when a periodic
-//! comparison finds a change that no watch reported.
+//! The background task that reloads the configuration: on SIGHUP, if it has one, when a watched file changes, and when a
+//! periodic comparison finds a change that no watch reported.
 //!
 //! Owns when a reload is due; [`Reloader`] performs it.
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::changes::{ChangeKind, FileChanges, FolderWatcher};
@@ -17,18 +17,15 @@ use crate::background::{self, Run, Task};
 use crate::config::{Config, Sources};
 use crate::systemd;
 
-/// Reloads on SIGHUP and when a file changes, until the handle is dropped.
+/// Reloads when a file changes, and on each signal of `hangups`, until the handle is dropped.
 ///
 /// # Panics
 /// Outside of a Tokio runtime.
 #[must_use = "dropping it ends the watch"]
-pub fn watch(path: &Path, served: Config, reloader: Reloader) -> AbortOnDropHandle<()> {
+pub fn watch(path: &Path, served: Config, reloader: Reloader, hangups: Option<Signal>) -> AbortOnDropHandle<()> {
     let served = Arc::new(ServedState::of(served));
     // Created before this returns, so that a change made as soon as the gateway reports ready is noticed.
     let changes = FolderWatcher::of(path, &served.databases, served.folders.clone(), served.read_at);
-    let hangups = signal(SignalKind::hangup())
-        .inspect_err(|error| tracing::error!(%error, "SIGHUP cannot be received; only changes of files cause a reload"))
-        .ok();
     let metrics = reloader.pipeline.metrics.tasks.clone();
     let sources = served.sources.clone();
     let task =

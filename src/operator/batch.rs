@@ -106,8 +106,13 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     })?;
     if migrate {
         let _share = call.begin_to_use_database().await?;
-        for (_, config) in &configs {
-            make_tables(config).await?;
+        for (at, config) in &configs {
+            make_tables(call, config).await.map_err(|refusal| match refusal {
+                OperatorRefusal::Faults(faults) => OperatorRefusal::Faults(
+                    faults.into_iter().map(|(key, texts)| (format!("operations.{at}.{key}"), texts)).collect(),
+                ),
+                other => other,
+            })?;
         }
     }
     let registry = call.api.registry().await?;

@@ -28,12 +28,11 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let query = call.query()?;
+    let fault = || OperatorRefusal::of("after", "`after` must be `meta.next` of a page, or a revision");
     let (after, stamp) = match query.text("after").filter(|text| text.contains('.')).map(str::parse) {
         Some(Ok(RegistryMark { revision, stamp })) => (revision, Some(stamp)),
-        Some(Err(InvalidMark)) => {
-            return Err(OperatorRefusal::of("after", "`after` must be `meta.next` of a page, or a revision"));
-        }
-        None => (query.number("after")?, None),
+        Some(Err(InvalidMark)) => return Err(fault()),
+        None => (query.number("after").map_err(|_| fault())?, None),
     };
     let wait = query.wait()?.unwrap_or_default();
     let limit = query.integer("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);

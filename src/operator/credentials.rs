@@ -1,25 +1,22 @@
 //! API tokens and sign-in links of a tenant: the operator's product hands them to its customers.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use super::Call;
+use super::limits::{FormId, GivenLimits};
 use super::refusal::OperatorRefusal;
-use crate::config::registered::json::Faults;
 use crate::config::{RegisteredTenant, TenantConfig};
 use crate::instant::Rfc3339Micros;
 use crate::reply::Reply;
 use crate::shares::Share;
-use crate::store::{
-    self, AdminLink, AdminRole, FormReach, LimitFault, ListFault, Networks, Scopes, Store, StoreError, TokenLimits,
-    with_causes,
-};
+use crate::store::{self, AdminLink, AdminRole, Store, StoreError, TokenLimits, with_causes};
 use crate::tenant::sign_in_link;
 use crate::tenant::token::{self, CreateTokenError, Created, NewTokenRequest};
 
@@ -38,6 +35,7 @@ const OPEN_LIMIT: Duration = Duration::from_secs(10);
 #[serde(deny_unknown_fields)]
 struct TokenBody {
     name: String,
+    #[serde(default, deserialize_with = "instant")]
     expires_at: Option<Timestamp>,
     scopes: Option<Vec<String>>,
     forms: Option<Vec<FormId>>,
@@ -45,52 +43,10 @@ struct TokenBody {
     requests_per_minute: Option<u64>,
 }
 
-/// A form's id: `for_1`, `1` as text or a number.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum FormId {
-    Text(String),
-    Number(i64),
-}
-
-impl FormId {
-    fn to_text(&self) -> Cow<'_, str> {
-        match self {
-            Self::Text(text) => text.into(),
-            Self::Number(number) => number.to_string().into(),
-        }
-    }
-}
-
-impl TokenBody {
-    /// What the token is limited to.
-    fn limits(&self, of_account: u32) -> Result<TokenLimits, OperatorRefusal> {
-        fn of_list<T>(key: &str, parsed: Option<Result<T, ListFault>>) -> Result<Option<T>, (String, LimitFault)> {
-            let with_key =
-                |ListFault { at, fault }| (at.map_or_else(|| key.to_owned(), |at| format!("{key}.{at}")), fault);
-            parsed.transpose().map_err(with_key)
-        }
-        let scopes = self.scopes.as_ref().map(|list| Scopes::parse(list.iter().map(String::as_str)));
-        let forms = self.forms.as_ref().map(|list| list.iter().map(FormId::to_text).collect::<Vec<_>>());
-        let forms = forms.as_ref().map(|list| FormReach::parse(list.iter().map(|id| &**id)));
-        let networks = self.networks.as_ref().map(|list| Networks::parse(list.iter().map(String::as_str)));
-        let (scopes, forms, networks) =
-            (of_list("scopes", scopes), of_list("forms", forms), of_list("networks", networks));
-        let budget = self.requests_per_minute.map(|own| TokenLimits::parse_budget(own, of_account)).transpose();
-        let budget = budget.map_err(|fault| ("requests_per_minute".to_owned(), fault));
-        let faults = [scopes.as_ref().err(), forms.as_ref().err(), networks.as_ref().err(), budget.as_ref().err()];
-        let faults: Faults =
-            faults.into_iter().flatten().map(|(key, fault)| (key.clone(), vec![fault.to_string()])).collect();
-        match (scopes, forms, networks, budget) {
-            (Ok(scopes), Ok(forms), Ok(networks), Ok(requests_per_minute)) => Ok(TokenLimits {
-                scopes: scopes.unwrap_or_default(),
-                forms: forms.unwrap_or_default(),
-                networks: networks.unwrap_or_default(),
-                requests_per_minute,
-            }),
-            _ => Err(OperatorRefusal::Faults(faults)),
-        }
-    }
+fn instant<'v, D: Deserializer<'v>>(value: D) -> Result<Option<Timestamp>, D::Error> {
+    let value = Value::deserialize(value)?;
+    let instant = value.as_str().and_then(|text| text.parse().ok());
+    instant.map(Some).ok_or_else(|| D::Error::custom("must be an RFC 3339 date-time, such as 2027-11-30T00:00:00Z"))
 }
 
 #[derive(Deserialize)]
@@ -114,8 +70,14 @@ pub(super) async fn create_token(call: &Call<'_>) -> Result<Reply, OperatorRefus
         }
     };
     let tenant = find(call, call.slug()).await?;
-    let limits = body.limits(tenant.requests_per_minute)?;
-    let TokenBody { name, expires_at, .. } = body;
+    let TokenBody { name, expires_at, scopes, forms, networks, requests_per_minute } = body;
+    let given = GivenLimits {
+        scopes: scopes.map(Some),
+        forms: forms.map(Some),
+        networks: networks.map(Some),
+        requests_per_minute: requests_per_minute.map(Some),
+    };
+    let limits = given.read(tenant.requests_per_minute)?.of(TokenLimits::default());
     let _share = call.begin_to_use_database().await?;
     let store = open_own(call, &tenant).await?;
     let created = new_token(call, &tenant, &store, NewTokenRequest { name, expires_at, limits, form_key }).await;

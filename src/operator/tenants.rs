@@ -1,6 +1,8 @@
 //! `/v1/tenants`: adding, changing, removing and showing tenants.
 
 use std::collections::HashSet;
+use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use crate::config::registered::json;
 use crate::config::{RegisteredTenant, TenantConfig};
 use crate::registry::describe;
 use crate::registry::editing::{self, Checked, EditRefused};
+use crate::regular_file;
 use crate::reply::Reply;
 use crate::store::registry::{RegistryChange, RegistryRow, RegistryWrite, RegistryWritten};
 use crate::store::{self, AdminRole, Reach, Store, TokenLimits, with_causes};
@@ -90,7 +93,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         // Before anything is created for it.
         let free = checked.check_free(registry).await;
         free.map_err(|refused| OperatorRefusal::of_write(refused, &[(String::new(), &checked.tenant.config)]))?;
-        make_tables(&checked.tenant.config).await?;
+        make_tables(call, &checked.tenant.config).await?;
     }
     let config = Arc::clone(&checked.tenant.config);
     // Before the row is written: nothing is added if it can't be used.
@@ -286,8 +289,18 @@ pub(super) fn check_database(call: &Call<'_>, checked: &Checked) -> Result<(), E
     Err(EditRefused::OfFile { key: "database", what, slug: owner.slug.to_string(), place })
 }
 
-/// Creates the tables of a tenant, or migrates them to this version.
-pub(super) async fn make_tables(tenant: &Arc<TenantConfig>) -> Result<(), OperatorRefusal> {
+/// Creates the tables of a tenant, or migrates them to this version. Creates the folder of a SQLite file only below that of the
+/// configuration, as relative paths are: elsewhere, one that is missing is a mistake, or a disk that is not mounted.
+pub(super) async fn make_tables(call: &Call<'_>, tenant: &Arc<TenantConfig>) -> Result<(), OperatorRefusal> {
+    let folder = tenant.database.file().and_then(Path::parent);
+    let own = &call.api.following()?.config().folder;
+    if let Some(folder) = folder.filter(|folder| !folder.starts_with(own)) {
+        let found = tokio::task::block_in_place(|| regular_file::metadata_of_folder(folder));
+        if found.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            let message = format!("the folder `{}` of the database does not exist: create it first", folder.display());
+            return Err(OperatorRefusal::of("database", message));
+        }
+    }
     let failed = |error: store::StoreError| {
         let remedy = store::remedy(&error, &tenant.database, &tenant.slug);
         OperatorRefusal::Migration { cause: format!("could not create the tables: {}; {remedy}", with_causes(&error)) }

@@ -1,4 +1,4 @@
-//! The API tokens of a tenant: listing and revoking. [`super::credentials`] creates them.
+//! The API tokens of a tenant: listing, changing and revoking. [`super::credentials`] creates them.
 
 use http::StatusCode;
 use jiff::Timestamp;
@@ -6,10 +6,11 @@ use serde_json::{Value, json};
 
 use super::Call;
 use super::credentials::{OpenTenant, of_tenant, open_tenant};
+use super::limits::GivenLimits;
 use super::refusal::OperatorRefusal;
 use crate::instant::Rfc3339Micros;
 use crate::reply::Reply;
-use crate::store::{TokenFilter, TokenRecord};
+use crate::store::{ChangedToken, TokenFilter, TokenRecord};
 
 /// The largest and the default number of tokens in a list.
 const MAX_LIMIT: u64 = 1_000;
@@ -40,6 +41,46 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let last = tokens.last().map_or(after, |token| token.id);
     let data: Vec<_> = tokens.iter().map(|token| describe(token, now)).collect();
     Ok(Reply::json(StatusCode::OK, &json!({ "data": data, "meta": { "after": last, "has_more": has_more } })))
+}
+
+/// `PATCH /v1/tenants/{slug}/tokens/{id}`: narrows or widens what a token is limited to.
+pub(super) async fn change(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
+    call.query()?;
+    let unknown = || OperatorRefusal::Unknown { what: "token", id: call.segments.get("id").to_owned() };
+    let id = call.id().ok_or_else(unknown)?;
+    let given: GivenLimits = call.change()?;
+    if given.is_empty() {
+        let text = "name what to change: `scopes`, `forms`, `networks` or `requests_per_minute`";
+        return Err(OperatorRefusal::of("", text));
+    }
+    let now = Timestamp::now();
+    let OpenTenant { tenant, store, share: _share } = open_tenant(call).await?;
+    let changing = async {
+        let limits = given.read(tenant.requests_per_minute)?;
+        let changed = store.change_token_limits(id, |old| limits.of(old), now, &call.caller.actor()).await;
+        let changed = changed.map_err(|error| of_tenant(&tenant, &error))?;
+        let token = store.find_token_by_id(id).await.map_err(|error| of_tenant(&tenant, &error))?;
+        Ok::<_, OperatorRefusal>((changed, token.ok_or_else(unknown)?))
+    };
+    let changing = changing.await;
+    store.close().await;
+    let (changed, token) = changing?;
+    let ended = |why: &str| {
+        let message = format!("the token `{id}` {why}: its limits can't be changed");
+        OperatorRefusal::Conflict { key: String::new(), message }
+    };
+    match changed {
+        ChangedToken::Changed => {
+            call.api.announce_tokens(&tenant.slug).await;
+            let by = &call.caller.name;
+            tracing::info!(tenant = &*tenant.slug, token = id, by, "token changed through the operator API");
+        }
+        ChangedToken::Same => {}
+        ChangedToken::Unknown => return Err(unknown()),
+        ChangedToken::Revoked => return Err(ended("is revoked")),
+        ChangedToken::Expired => return Err(ended("has expired")),
+    }
+    Ok(Reply::json(StatusCode::OK, &json!({ "data": describe(&token, now) })))
 }
 
 /// `DELETE /v1/tenants/{slug}/tokens/{id}`. A token that was revoked before keeps its time of revocation.

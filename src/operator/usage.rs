@@ -80,14 +80,22 @@ fn range(query: &Query, zone: &TimeZone) -> Result<(Timestamp, Timestamp), Opera
         query.text(key).map(|text| parse(text, zone).ok_or_else(fault)).transpose()
     };
     let (since, until) = (bound("since", parse_range_start)?, bound("until", parse_range_end)?);
+    let is_until_now = until.is_none();
     let until = until.unwrap_or_else(Timestamp::now);
     let since = since.unwrap_or_else(|| until.saturating_sub(DEFAULT).unwrap_or(Timestamp::MIN));
     let since = Timestamp::from_second(since.as_second().div_euclid(HOUR) * HOUR).unwrap_or(since);
     if until < since {
-        return Err(OperatorRefusal::of("until", "`until` must not be before `since`"));
+        return Err(match is_until_now {
+            true => OperatorRefusal::of("since", "`since` must not be in the future"),
+            false => OperatorRefusal::of("until", "`until` must not be before `since`"),
+        });
     }
     if until.duration_since(since) > LONGEST {
-        return Err(OperatorRefusal::of("since", "`since` must be at most 32 days before `until`"));
+        let text = match is_until_now {
+            true => "without `until`, `since` must be at most 32 days ago: give `until` for an earlier month",
+            false => "`since` must be at most 32 days before `until`",
+        };
+        return Err(OperatorRefusal::of("since", text));
     }
     Ok((since, until))
 }

@@ -136,7 +136,7 @@ pub struct Subscription {
     /// Whether it ends with its token.
     pub bound: bool,
     /// What it may be sent: what its token reaches.
-    reach: FormReach,
+    pub reach: FormReach,
     position: Option<i64>,
     done_beyond: Vec<i64>,
 }

@@ -158,6 +158,22 @@ impl Store {
         Ok(row.as_ref().map(TokenRecord::read).transpose()?)
     }
 
+    /// The newest token that was created to replace the one with an id.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn find_successor(&self, id: i64) -> Result<Option<TokenRecord>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let sql = sql!(
+            "SELECT {+columns} FROM tokens WHERE replaces = {id} ORDER BY id DESC LIMIT 1
+             {scans: an account has few tokens}",
+            columns = Sql::text(COLUMNS),
+            id,
+        );
+        let row = reader.fetch_optional(sql).await?;
+        Ok(row.as_ref().map(TokenRecord::read).transpose()?)
+    }
+
     /// Every token, by id, including revoked ones.
     ///
     /// # Errors

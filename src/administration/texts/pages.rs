@@ -54,6 +54,7 @@ page! {
         AuditTexts: audit;
         SessionsTexts: sessions;
         ActionsTexts: actions;
+        NamesTexts: audit_names;
         ReasonsTexts: reasons;
         ProblemsTexts: problems;
     }
@@ -72,6 +73,9 @@ pub(in crate::administration) type ActionsTexts = BTreeMap<String, Text>;
 
 /// What the reasons of refusals mean, by their words in the log of requests.
 pub(in crate::administration) type RefusalsTexts = BTreeMap<String, Text>;
+
+/// What the audit log calls by these names: subjects, keys of details, and values as `key.value`. Others are shown unchanged.
+pub(in crate::administration) type NamesTexts = BTreeMap<String, Text>;
 
 /// Paragraphs.
 pub(in crate::administration) type Sentences = Vec<Text>;
@@ -131,7 +135,7 @@ page! {
     OverviewTexts {
         Text: lead, budget, in_this_minute, remaining, shared, attention, nothing,
             nothing_with_domains, no_token, first_token, domain, domains_unknown;
-        Counted: tokens, webhooks, active, expiring, unused, failing, disabled, more_domains;
+        Counted: tokens, webhooks, active, expiring, unused, failing, disabled, more_domains, waiting_domains;
     }
 }
 
@@ -149,6 +153,7 @@ page! {
         Text: lead, heading, name, generate, lists, active, expiring, unused, all, no_older,
             none_active, first, none, caption, prefix, created, by, last_used, requests, refused,
             expires, revoke, older;
+        Counted: own_budget;
     }
 }
 
@@ -173,7 +178,7 @@ page! {
     /// The page of a token.
     TokenTexts {
         Text: heading, late, old, old_ended, old_in_use, old_unused, old_used, old_never_used,
-            old_until, old_link, rotate, rotate_lead, overlap, not_rotated, revoke, revoke_lead,
+            old_until, old_link, new, new_by, new_ended, new_until, was_changed, was_same, was_revoked, rotate, rotate_lead, overlap, not_rotated, revoke, revoke_lead,
             ask_revoke, requests, unknown, read, read_nothing;
         Counted: old_requests, read_submissions, read_forms;
     }
@@ -211,7 +216,7 @@ page! {
 page! {
     /// The list of webhooks.
     WebhooksTexts {
-        Text: lead, empty, caption, webhook, state, sends, of_form, of_every_form, waiting,
+        Text: lead, empty, caption, webhook, state, sends, of_form, of_every_form, of_reach, waiting,
             last_success;
         Counted: lost;
     }
@@ -250,7 +255,7 @@ page! {
 page! {
     /// The domains of the account.
     DomainsTexts {
-        Text: lead, in_file, add_heading, host, add, removed, taken, of_operator, too_many,
+        Text: lead, obtained, in_file, add_heading, host, add, removed, taken, of_operator, too_many,
             too_many_unproved,
             caption, state, next_step, since, certificate, was_added, nothing, of_operator_file,
             expires, none_yet, no_more, more;
@@ -317,7 +322,7 @@ page! {
     /// The audit log.
     AuditTexts {
         Text: lead, filter, who, action, any, since, until, export, bad_day, none, empty, caption, when,
-            what, details, by_command, by_operator, by_gateway, on_pages, older;
+            what, details, changed, no_limit, by_command, by_operator, by_gateway, on_pages, older;
     }
 }
 

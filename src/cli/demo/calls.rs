@@ -97,7 +97,12 @@ pub(super) fn show(
         let socket = quoted(operator.to_str().context("the folder's path must be UTF-8")?);
         text += &format!("# {SIGN_UP_ABOUT}\ncurl -X PUT --unix-socket {socket} \\\n  {SIGN_UP}\n\n");
     }
-    text += if folder.is_temporary() { "Ctrl-C stops, and removes everything." } else { "Ctrl-C stops." };
+    text += "A change of the configuration takes effect once it is saved.\n";
+    text += if folder.is_temporary() {
+        "Ctrl-C stops, and removes everything; so does closing this terminal."
+    } else {
+        "Ctrl-C stops; so does closing this terminal."
+    };
     Ok(text)
 }
 

@@ -7,6 +7,9 @@ use crate::store::{AttemptRecord, Subscription};
 /// The form of a subscription to every form.
 const EVERY_FORM: &str = "every";
 
+/// The form of a subscription to every form that its token reaches.
+const IN_REACH: &str = "in reach";
+
 /// Every subscription.
 pub(super) fn subscriptions(subscriptions: Vec<Subscription>, json: bool) -> String {
     if json {
@@ -14,7 +17,8 @@ pub(super) fn subscriptions(subscriptions: Vec<Subscription>, json: bool) -> Str
     }
     let head = ["ID", "STATE", "EVENT", "FORM", "PENDING", "LAST SUCCESS", "TARGET"].map(str::to_owned);
     let rows = subscriptions.into_iter().map(|of| {
-        let form = of.form.map_or_else(|| EVERY_FORM.to_owned(), |form| format!("for_{form}"));
+        let every = if of.reach.is_all() { EVERY_FORM } else { IN_REACH };
+        let form = of.form.map_or_else(|| every.to_owned(), |form| format!("for_{form}"));
         let success = shown(of.last_success_at);
         [format!("hook_{}", of.id), of.state, of.event, form, of.pending.to_string(), success, of.target_url]
     });
@@ -23,6 +27,7 @@ pub(super) fn subscriptions(subscriptions: Vec<Subscription>, json: bool) -> Str
 
 /// One, a line for each field.
 pub(super) fn subscription(subscription: Subscription, json: bool) -> String {
+    let reach = subscription.reach.clone();
     let value = subscription_json(subscription);
     if json {
         return pretty(&value);
@@ -30,7 +35,9 @@ pub(super) fn subscription(subscription: Subscription, json: bool) -> String {
     let fields = value.as_object().into_iter().flatten().map(|(name, value)| {
         let text = match value.as_str() {
             Some(text) => text.to_owned(),
+            None if name == "forms" && !reach.is_all() => format!("{reach} (those of its token, with sub-forms)"),
             None if !value.is_null() => value.to_string(),
+            None if name == "form" && !reach.is_all() => IN_REACH.to_owned(),
             None if name == "form" => EVERY_FORM.to_owned(),
             None => "-".to_owned(),
         };

@@ -108,6 +108,11 @@ fn every_syntax_error_is_reported() {
     let faults = folder.faults("[gateway]\nlisten = \nlisten = 1\n[[tenant]\n");
     let spans: Vec<_> = faults.iter().map(|fault| fault.split(' ').next().unwrap()).collect();
     assert_eq!(spans, ["tenants.toml:2:10", "tenants.toml:3:1", "tenants.toml:4:10"]);
+    assert!(faults[1].ends_with("the key `listen` is given twice"), "{faults:?}");
+    let secret = ACME.replacen("database = ", "database = \"postgres://u:hunter2@db/x\"\ndatabase = ", 1);
+    folder.write("tenants.toml", format!("{GATEWAY}{secret}"));
+    let report = Config::load(&folder.path("tenants.toml")).unwrap_err().to_string();
+    assert!(report.contains("the key `database` is given twice") && !report.contains("hunter2"), "{report}");
     let include = format!("include = [\"a.toml\"]\n{GATEWAY}{ACME}");
     folder.write("a.toml", "[[tenant]]\nname = \"unclosed\nslug = = 1\n");
     assert!(folder.faults(&include).iter().all(|fault| fault.starts_with("a.toml:")));

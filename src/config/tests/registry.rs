@@ -89,6 +89,8 @@ fn what_can_not_be_used_is_a_fault() {
             Some("\"127.0.0.1:9465\""),
             "`127.0.0.1:9465` and `0.0.0.0:9465` exclude each other",
         ),
+        ("", Some("\"unix:rel.sock\", \"unix:./rel.sock\""), "`unix:./rel.sock` is the socket of an earlier entry"),
+        ("", Some("\"unix:none/../a\", \"unix:a\""), "`unix:a` is the socket of an earlier entry"),
     ] {
         let faults = Folder::new().faults(&with(keys, listen));
         assert!(faults.len() == 1 && faults[0].contains(title), "{title}: {faults:?}");

@@ -78,17 +78,22 @@ impl Scopes {
     /// Everything, now and later.
     pub const ALL: Self = Self(Scope::All.bit());
 
-    /// Parses names. `*` includes all others.
+    /// Parses names. `*` includes all others, so that it stands alone.
     ///
     /// # Errors
-    /// [`ListFault`] if there is none, or one that is unknown.
+    /// [`ListFault`] if there is none, one that is unknown, or another one beside `*`.
     pub fn parse<'t>(names: impl IntoIterator<Item = &'t str>) -> Result<Self, ListFault> {
         let mut bits = 0;
         for (at, name) in names.into_iter().enumerate() {
             let unknown = || ListFault { at: Some(at), fault: LimitFault::UnknownScope(name.to_owned()) };
             bits |= Scope::of_name(name).ok_or_else(unknown)?.bit();
         }
-        if bits == 0 { Err(ListFault { at: None, fault: LimitFault::NoScope }) } else { Ok(Self::of_bits(bits)) }
+        let of_list = |fault| ListFault { at: None, fault };
+        match bits {
+            0 => Err(of_list(LimitFault::NoScope)),
+            _ if bits & Scope::All.bit() != 0 && bits != Scope::All.bit() => Err(of_list(LimitFault::StarNotAlone)),
+            _ => Ok(Self(bits)),
+        }
     }
 
     fn of_bits(bits: u8) -> Self {
@@ -285,6 +290,9 @@ pub enum LimitFault {
     /// The list is empty.
     #[error("name at least one scope, or `*` for all")]
     NoScope,
+    /// The list has everything, and something.
+    #[error("`*` stands alone: it is all scopes, now and later")]
+    StarNotAlone,
     /// It is no id of a form.
     #[error("`{0}` is no id of a form: write one as for_1")]
     UnknownForm(String),
@@ -346,7 +354,8 @@ mod tests {
         assert_eq!(allowed, [Scope::FormsRead, Scope::SubmissionsRead]);
         assert!(!some.allow(Scope::All));
         assert_eq!(Scopes::of_stored(some.stored().as_deref()), some);
-        for all in [parse("*").unwrap(), parse("forms:read *").unwrap(), Scopes::default(), Scopes::of_stored(None)] {
+        assert_eq!(parse("forms:read *").unwrap_err(), ListFault { at: None, fault: LimitFault::StarNotAlone });
+        for all in [parse("*").unwrap(), parse("* *").unwrap(), Scopes::default(), Scopes::of_stored(None)] {
             assert_eq!((all.to_string().as_str(), all.stored()), ("*", None));
             assert!(Scope::SINGLE.into_iter().chain([Scope::All]).all(|scope| all.allow(scope)));
         }

@@ -38,7 +38,10 @@ on_both_databases! {
             assert_eq!((answer.status.as_u16(), answer.number("x-ratelimit-limit")), (200, Some(40)));
             assert_eq!(api.post("/api/v1/submission").send().await.json()["required"], "submissions:read");
             let list = text(&own.get("/admin/tokens").await);
-            assert!(between(&list, &format!("<tr data-token=\"{id}\">"), "</tr>").contains("data-scopes=\"forms:read groups:read\""));
+            let row = between(&list, &format!("<tr data-token=\"{id}\">"), "</tr>");
+            for shown in ["data-scopes=\"forms:read groups:read\"", ">127.0.0.0/8, ::1/128<", ">40 requests per minute<"] {
+                assert!(row.contains(shown), "{shown} in {row}");
+            }
 
             // It is narrowed and widened at once on this node.
             let path = format!("/admin/tokens/{id}/limits");
@@ -52,10 +55,15 @@ on_both_databases! {
             assert_eq!(change(&[("scopes", "groups:read"), ("scopes", "*")]).await, 303);
             assert_eq!(api.get("/api/v1/form").send().await.status, 200);
             assert_eq!(limits(&own, id).await, ("*".to_owned(), String::new()));
-            assert_eq!(change(&[("scopes", "")]).await, 303, "nothing changes");
+            let notice = async |path: &str, fields: &[(&str, &str)]| {
+                let answer = own.post(path, fields).await;
+                let page = text(&own.get(answer.header("location").expect("a redirect")).await);
+                between(&page, "<p class=\"done\" role=\"status\">", "</p>").to_owned()
+            };
+            assert_eq!(notice(&path, &[("scopes", "")]).await, "Nothing was changed: the token has these limits already.");
             assert_eq!(limits(&own, id).await.0, "*");
 
-            own.post(&format!("/admin/tokens/{id}/revoke"), &[]).await;
+            assert_eq!(notice(&format!("/admin/tokens/{id}/revoke"), &[]).await, "The token is revoked.");
             assert_eq!(change(&[("scopes", "groups:read")]).await, 409);
         }
         let audit = text(&own.get("/admin/audit/export?action=token.change").await);
@@ -63,18 +71,32 @@ on_both_databases! {
         assert_eq!(rows.len(), 2 * 3, "{audit}");
         let widened = json!({"name": "Some", "before": {"scopes": ["groups:read"], "networks": ["203.0.113.0/24"]}, "after": {"scopes": ["*"], "networks": null}});
         assert_eq!((&rows[0]["details"], &rows[0]["actor"]), (&widened, &json!("admin@acme.example")));
+        for (language, expected) in [
+            ("en", "may do: groups:read → everything, networks: 203.0.113.0/<wbr>24 → no limit"),
+            ("de", "darf: groups:read → alles, Netze: 203.0.113.0/24 → keine Grenze"),
+        ] {
+            let call = own.call(http::Method::GET, "/admin/audit?action=token.change").header("accept-language", language);
+            let page = text(&call.send().await).replace("<wbr>", "");
+            assert!(page.contains(&expected.replace("<wbr>", "")), "{expected} in {page}");
+        }
     }
 
     async fn forms_are_set_shown_narrowed_and_widened(engine: Engine) {
         let scene = Scene::start(engine);
         let own = scene.sign_in("acme", "admin").await;
+        let database = scene.database("acme").await;
+        database.execute("INSERT INTO forms (id, name) VALUES (1, 'Leave')").await;
+        database.close().await;
         let shown = async |id: i64| between(&text(&own.get(&format!("/admin/tokens/{id}")).await), "<dd data-forms=\"", "\"").to_owned();
         let (id, value) = generate(&own, "Some", &[("forms", "for_7\r\n1")]).await;
         let api = own.caller.with(&value);
         let forms = async || api.get("/api/v1/me").send().await.json()["token"]["forms"].clone();
         assert_eq!((shown(id).await, forms().await), ("for_1 for_7".to_owned(), json!(["for_1", "for_7"])));
+        let page = text(&own.get(&format!("/admin/tokens/{id}")).await);
+        assert!(page.contains(">Leave <code>for_1</code>, <code>for_7</code></dd>"), "those that exist have names: {page}");
+        assert!(page.contains("rows=\"3\"") && page.contains(">for_1\nfor_7</textarea>"), "one a line: {page}");
         let list = text(&own.get("/admin/tokens").await);
-        assert!(between(&list, &format!("<tr data-token=\"{id}\">"), "</tr>").contains("data-forms=\"for_1 for_7\""));
+        assert!(between(&list, &format!("<tr data-token=\"{id}\">"), "</tr>").contains("data-forms=\"for_1 for_7\">Leave, for_7<"));
         for (typed, expected) in [("7", json!(["for_7"])), ("", Value::Null)] {
             assert_eq!(own.post(&format!("/admin/tokens/{id}/limits"), &[("forms", typed)]).await.status, 303);
             assert_eq!(forms().await, expected);

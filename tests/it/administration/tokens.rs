@@ -198,9 +198,15 @@ on_both_databases! {
         assert_eq!(expiry(rotate(second, &[("expires", &kept)]).await).await, kept);
         let lasting = rotate(third, &[("expires", "never")]).await;
         assert_eq!(expiry(lasting).await, "never");
-        assert_eq!(expiry(rotate(lasting, &[]).await).await, "never");
+        let newest = rotate(lasting, &[]).await;
+        assert_eq!(expiry(newest).await, "never");
         let page = text(&own.get(&format!("/admin/tokens/{lasting}")).await);
-        assert!(page.contains("As before: "), "it ends with the overlap: {page}");
+        assert!(page.contains(&format!("data-successor=\"{newest}\"")) && page.contains("This one is accepted until <time"), "{page}");
+        assert!(!page.contains("name=\"overlap\"") && page.contains("/revoke\""), "it is not rotated again: {page}");
+        // The value of the new one was lost.
+        assert_eq!(own.post(&format!("/admin/tokens/{newest}/revoke"), &[]).await.status, 303);
+        let page = text(&own.get(&format!("/admin/tokens/{lasting}")).await);
+        assert!(page.contains("That one is revoked.") && page.contains("As before: "), "it ends with the overlap: {page}");
         let lasting = create("never").await;
         assert!(!text(&own.get(&format!("/admin/tokens/{lasting}")).await).contains("As before"));
         let fields = [("expires", &*kept), ("overlap", "1h"), ("form_key", &random())];

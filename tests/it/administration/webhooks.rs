@@ -81,8 +81,15 @@ on_both_databases! {
         for (form, path) in [(1, "/one"), (2, "/two")] {
             let body = json!({ "target_url": receiver.url(path), "event": "submission.created", "form": format!("for_{form}") });
             let answer = own.caller.with(&token).post("/api/v1/subscribe").json(&body).send().await;
-            assert_eq!(answer.status, 201, "{answer:?}");
+            assert_eq!((answer.status.as_u16(), &answer.json()["data"]["forms"]), (201, &json!(null)), "{answer:?}");
         }
+        let limited = own.post("/admin/tokens", &[("name", "limited"), ("forms", "2 1"), ("form_key", &super::scene::random())]).await;
+        let limited = between(&text(&limited), "<code id=\"token-value\">", "</code>").to_owned();
+        let body = json!({ "target_url": receiver.url("/three") });
+        let answer = own.caller.with(&limited).post("/api/v1/subscribe").json(&body).send().await;
+        assert_eq!(answer.json()["data"]["forms"], json!(["for_1", "for_2"]), "{answer:?}");
+        let shown = page(&own, "/admin/webhooks/3").await;
+        assert!(shown.contains("of what its token reaches: Leave &#60;b&#62;, Trip<") && !shown.contains("of every form"), "{shown}");
         insert_submission(&scene).await;
         let began = std::time::Instant::now();
         let shown = loop {
@@ -101,6 +108,7 @@ on_both_databases! {
             (&shown, "of the form “Leave &#60;b&#62;” and its sub-forms"),
             (&list, "of the form “Leave &#60;b&#62;”"),
             (&list, "of the form “Trip”"),
+            (&list, "of what its token reaches: Leave &#60;b&#62;, Trip"),
         ] {
             assert!(page.contains(sentence) && !page.contains("for_1"), "{sentence} in {page}");
         }
@@ -129,7 +137,11 @@ on_both_databases! {
             let (before, _) = page.split_once("\" role=\"status\"").or_else(|| page.split_once("\" role=\"alert\"")).unwrap();
             before.rsplit('"').next().unwrap().to_owned()
         };
-        let test = async || notice(&text(&own.post(PATH, &[("action", "test")]).await));
+        let test = async || {
+            let shown = text(&own.post(PATH, &[("action", "test")]).await);
+            assert!(shown.contains("No event was sent yet."), "a test is none: {shown}");
+            notice(&shown)
+        };
         assert_eq!(test().await, "warning", "there is nothing to send");
         insert_submission(&scene).await;
         assert_eq!(test().await, "done", "the receiver accepts it");

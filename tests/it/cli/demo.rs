@@ -81,8 +81,12 @@ impl Demo {
     }
 
     /// Asks it to stop, and waits.
-    fn stop(mut self) {
-        self.child.signal("INT");
+    fn stop(self) {
+        self.stop_with("INT");
+    }
+
+    fn stop_with(mut self, signal: &str) {
+        self.child.signal(signal);
         let status = self.child.wait_at_most(Duration::from_secs(10)).expect("a demo stops when it is told to");
         assert!(status.success());
     }
@@ -213,6 +217,10 @@ fn a_second_demo_in_the_folder_keeps_data_certificate_and_tokens_that_are_accept
     let demo = start();
     assert_eq!((certificate(), demo.token()), (first, &*token));
     assert!(paste(demo.call("Whose token is it?")).contains("Welcome to Acme & Sons"));
+    let changed = fs::read_to_string(&config).unwrap().replace("\"Acme & Sons\"", "\"Acme & Daughters\"");
+    fs::write(&config, changed).unwrap();
+    let is_reloaded = || paste(demo.call("Whose token is it?")).contains("Welcome to Acme & Daughters").then_some(());
+    child::until(START_LIMIT, is_reloaded).expect("a change that is saved is served");
     demo.stop();
     let config = config.to_str().unwrap();
     let tokens = formgate(&["token", "list", "--config", config, "--tenant", "globex", "--json"]);
@@ -222,7 +230,7 @@ fn a_second_demo_in_the_folder_keeps_data_certificate_and_tokens_that_are_accept
     assert_eq!(revoked.code, 0, "{}", revoked.stderr);
     let demo = start();
     assert_ne!(demo.token(), token, "one that is revoked is replaced");
-    assert!(paste(demo.call("Whose token is it?")).contains("Welcome to Acme & Sons"));
+    assert!(paste(demo.call("Whose token is it?")).contains("Welcome to Acme & Daughters"));
     demo.stop();
     assert_eq!(formgate(&["check", "--config", config]).code, 0);
 }
@@ -234,7 +242,8 @@ fn a_demo_without_a_folder_leaves_nothing_behind() {
     assert!(demo.printed.contains(&format!("{}/formgate-demo-", temporary.path().display())), "{}", demo.printed);
     let made = fs::read_dir(temporary.path()).unwrap().map(|entry| entry.unwrap().path()).find(|path| path.is_dir());
     assert_eq!(made.expect("its folder").metadata().unwrap().permissions().mode() & 0o777, 0o700);
-    demo.stop();
+    // As a terminal sends it when it is closed.
+    demo.stop_with("HUP");
     let left: Vec<_> = fs::read_dir(temporary.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["log"]);
 }

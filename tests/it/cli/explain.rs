@@ -70,6 +70,21 @@ on_both_databases! {
             assert_eq!(output.code, 1, "{output:?}");
             assert_step(&output, "token", &["STOP", text, "401"]);
         }
+        let revoked = site.run(&["explain", "acme.example.test", "--token", &revoked], b"").stdout;
+        let at = revoked.split_once("was revoked at ").and_then(|(_, rest)| rest.split_once(':').map(|_| &rest[..27]));
+        assert!(at.is_some_and(|at| at.ends_with('Z') && at.as_bytes()[19] == b'.'), "six digits: {revoked}");
+        let office = site.run(&["token", "create", "--tenant", "acme", "--name", "x", "--networks", "192.0.2.0/24"], b"");
+        for (from, texts, code) in [
+            (None, &["warn", "401 outside of its networks: 192.0.2.0/24", "--from"][..], 0),
+            (Some("192.0.2.7"), &["ok", "192.0.2.0/24"], 0),
+            (Some("198.51.100.1"), &["STOP", "is refused from 198.51.100.1: 401", "192.0.2.0/24"], 1),
+        ] {
+            let given = from.map(|from| ["--from", from]).into_iter().flatten();
+            let arguments: Vec<_> = ["explain", "acme.example.test", "--token", "-"].into_iter().chain(given).collect();
+            let output = site.run(&arguments, office.stdout.trim().as_bytes());
+            assert_eq!(output.code, code, "{from:?}: {output:?}");
+            assert_step(&output, "token", texts);
+        }
         let output = site.run(&["explain", "acme.example.test"], b"");
         assert_eq!(output.code, 0, "{output:?}");
         assert_step(&output, "token", &["warn", "--token"]);

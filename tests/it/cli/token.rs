@@ -146,7 +146,7 @@ on_both_databases! {
 
         for (arguments, expected) in [
             (&["--scopes", "forms:read"][..], json!([["forms:read"], ["203.0.113.0/24", "2001:db8::/32"], 60])),
-            (&["--networks", "all"], json!([["forms:read"], null, 60])),
+            (&["--networks", "*"], json!([["forms:read"], null, 60])),
             (&["--requests-per-minute", "5"], json!([["forms:read"], null, 5])),
             (&["--requests-per-minute", "none", "--scopes", "*"], json!([["*"], null, null])),
             (&["--scopes", "scim", "--networks", "10.0.0.0/8"], json!([["scim"], ["10.0.0.0/8"], null])),
@@ -178,6 +178,7 @@ on_both_databases! {
         for (arguments, code, fault) in [
             (&["2"][..], 2, "--scopes"),
             (&["2", "--scopes", ""], 2, "at least one scope"),
+            (&["2", "--scopes", "*,scim"], 2, "`*` stands alone"),
             (&["2", "--scopes", "forms:write"], 2, "there is no scope `forms:write`; there are `forms:read`"),
             (&["2", "--scopes", "forms:read,"], 2, "there is no scope ``"),
             (&["2", "--forms", ""], 2, "at least one form"),

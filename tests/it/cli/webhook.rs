@@ -28,6 +28,14 @@ on_both_databases! {
         let table = run(&["list"]).stdout;
         assert!(table.starts_with("ID      STATE   EVENT"), "{table}");
         assert!(table.contains("hook_1  active  submission.created  every  0"), "{table}");
+        let limited = ["token", "create", "--tenant", "acme", "--name", "limited", "--forms", "for_1,for_2"];
+        let limited = site.run(&limited, b"").stdout.trim_end().to_owned();
+        assert_eq!(client.with(&limited).post("/api/v1/subscribe").json(&body).send().await.status, 201);
+        let fields = run(&["show", "hook_2"]).stdout;
+        let row = |name: &str| fields.lines().find_map(|line| line.strip_prefix(name)).map(|text| text.trim().to_owned());
+        assert_eq!(row("form "), Some("in reach".to_owned()), "{fields}");
+        assert_eq!(row("forms "), Some("for_1 for_2 (those of its token, with sub-forms)".to_owned()), "{fields}");
+        assert!(run(&["list"]).stdout.contains("hook_2  active  submission.created  in reach  0"), "{fields}");
         assert_eq!(json_of(&["pause", "1"])["state"], "paused");
         assert_eq!(shown().await["state"], "paused");
         let replayed = run(&["replay", "1", "--failed"]);

@@ -150,7 +150,7 @@ async fn a_budget_above_a_lowered_one_of_the_account_ends_with_that() {
     let client = node.client().to(&site.host("acme")).with(&token);
     assert_eq!(told(&client).await, (200, 2, 1, None));
     assert_eq!(told(&client).await, (200, 2, 0, None));
-    assert_eq!(told(&client).await, spent(2, "token"));
+    assert_eq!(told(&client).await, spent(2, "account"));
 }
 
 #[tokio::test]

@@ -86,6 +86,79 @@ on_both_databases! {
         assert_eq!(log, [row("token.create", "token 1"), row("token.create", "token 2"), row("token.revoke", "token 2")]);
     }
 
+    async fn limits_of_a_token_are_changed_by_the_operators_product(engine: Engine) {
+        let scene = Scene::new(engine);
+        let node = scene.start(0);
+        let token = scene.add(0, "acme").await;
+        let change = async |id: &str, body: &str| {
+            let target = format!("/v1/tenants/acme/tokens/{id}");
+            scene.send(0, Method::PATCH, &target, body.to_owned(), &[]).await.expect("an answer")
+        };
+        let limits = |answer: &Answer| {
+            ["scopes", "forms", "networks", "requests_per_minute"].map(|key| answer.body["data"][key].clone())
+        };
+        assert_eq!(me(&node, "acme", &token).await, 200);
+        let narrowed = change("1", r#"{"networks": ["192.0.2.0/24"], "requests_per_minute": 20, "forms": [7, "for_1"]}"#).await;
+        let expected = [json!(["*"]), json!(["for_1", "for_7"]), json!(["192.0.2.0/24"]), json!(20)];
+        assert_eq!((narrowed.status.as_u16(), limits(&narrowed)), (200, expected), "{narrowed:?}");
+        let until = async |status: u16| {
+            let began = Instant::now();
+            while me(&node, "acme", &token).await != status {
+                assert!(began.elapsed() < LIMIT, "it is {status}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        until(401).await;
+        // What is absent stays, and `null` lifts a limit.
+        let widened = change("1", r#"{"networks": null, "forms": null, "scopes": ["forms:read"]}"#).await;
+        assert_eq!(limits(&widened), [json!(["forms:read"]), Value::Null, Value::Null, json!(20)], "{widened:?}");
+        until(200).await;
+        let same = change("1", r#"{"requests_per_minute": 20.0}"#).await;
+        assert_eq!((same.status.as_u16(), limits(&same)), (200, limits(&widened)), "{same:?}");
+        for (body, key) in [
+            ("{}", ""),
+            (r#"{"requests_per_minute": 0}"#, "requests_per_minute"),
+            (r#"{"scopes": []}"#, "scopes"),
+            (r#"{"scopes": ["*", "forms:read"]}"#, "scopes"),
+            (r#"{"forms": ["for_1", "sub_1"], "name": "x"}"#, "name"),
+            (r#"{"networks": ["203.0.113.1/24"]}"#, "networks.0"),
+            (r#"{"scopes": ["scim"], "scopes": null}"#, "scopes"),
+        ] {
+            let refused = change("1", body).await;
+            let is_named = key.is_empty() || refused.body["errors"].get(key).is_some();
+            assert!(refused.status == 422 && is_named, "{body}: {refused:?}");
+        }
+        assert_eq!(change("9", r#"{"scopes": null}"#).await.status, 404);
+        assert_eq!(change("1", "").await.status, 400);
+        delete(&scene, "/v1/tenants/acme/tokens/1").await;
+        let ended = change("1", r#"{"scopes": null}"#).await;
+        assert!(ended.status == 409 && ended.body["message"].as_str().unwrap().contains("is revoked"), "{ended:?}");
+        let row = |action: &str| [action, "token 1", "operator"].map(str::to_owned);
+        let expected = [row("token.create"), row("token.change"), row("token.change"), row("token.revoke")];
+        assert_eq!(audited(&scene), expected);
+    }
+
+    async fn a_folder_that_does_not_exist_is_only_made_below_that_of_the_configuration(engine: Engine) {
+        let scene = Scene::new(engine);
+        let _node = scene.start(0);
+        let elsewhere = crate::support::folder::temporary("elsewhere");
+        let put = async |database: String| {
+            let body = json!({ "name": "Acme", "address": "acme.example.test", "database": database });
+            scene.call(0, Method::PUT, "/v1/tenants/acme?migrate=1", Some(&body)).await
+        };
+        let missing = elsewhere.path().join("none");
+        let refused = put(format!("sqlite:{}/a.db", missing.display())).await;
+        let words = refused.body["errors"]["database"][0].as_str().unwrap_or_default();
+        assert!(refused.status == 422 && words.contains("does not exist: create it first"), "{refused:?}");
+        assert!(!missing.exists(), "nothing is created");
+        let batch = json!({ "operations": [{ "put": "acme", "tenant": {
+            "name": "Acme", "address": "acme.example.test", "database": format!("sqlite:{}/a.db", missing.display()),
+        } }] });
+        let refused = scene.call(0, Method::POST, "/v1/batch?migrate=1", Some(&batch)).await;
+        assert!(refused.body["errors"].get("operations.0.database").is_some() && !missing.exists(), "{refused:?}");
+        assert_eq!(put("sqlite:accounts/acme/a.db".to_owned()).await.status, 201);
+    }
+
     async fn usage_is_what_was_asked_by_token_and_hour(engine: Engine) {
         let scene = Scene::new(engine);
         let mut node = scene.start(0);
@@ -112,15 +185,17 @@ on_both_databases! {
         let past = get(&scene, "/v1/tenants/acme/usage?since=2024-02-01&until=2024-02-29").await;
         assert_eq!(past.body["data"], json!([]), "{past:?}");
         assert_eq!(past.body["meta"]["until"], "2024-02-29T23:59:59.999999Z");
-        for (query, key) in [
-            ("since=yesterday", "since"),
-            ("until=2024-02-30", "until"),
-            ("since=2024-02-02&until=2024-02-01", "until"),
-            ("since=2024-01-01&until=2024-03-01", "since"),
-            ("since=2024-01-01", "since"),
+        for (query, key, words) in [
+            ("since=yesterday", "since", "must be a day such as"),
+            ("until=2024-02-30", "until", "must be a day such as"),
+            ("since=2024-02-02&until=2024-02-01", "until", "must not be before `since`"),
+            ("since=2024-01-01&until=2024-03-01", "since", "at most 32 days before `until`"),
+            ("since=2024-01-01", "since", "at most 32 days ago: give `until`"),
+            ("since=2124-01-01", "since", "must not be in the future"),
         ] {
             let refused = get(&scene, &format!("/v1/tenants/acme/usage?{query}")).await;
-            assert!(refused.status == 422 && refused.body["errors"].get(key).is_some(), "{query}: {refused:?}");
+            let told = refused.body["errors"][key][0].as_str().unwrap_or_default();
+            assert!(refused.status == 422 && told.contains(words), "{query}: {refused:?}");
         }
     }
 
@@ -174,6 +249,7 @@ on_both_databases! {
         }
         for (body, headers, status) in [
             (text.replace("60.0", "60.5").into_bytes(), &[][..], 422),
+            (text.replacen('{', "{\"name\": \"x\", ", 1).into_bytes(), &[], 422),
             (text.replace("60.0", "60.00000000000000000001").into_bytes(), &[], 422),
             (text.replace("\"ACME\"", "null").into_bytes(), &[], 422),
             (text.replace("\"ACME\"", "[null]").into_bytes(), &[], 422),

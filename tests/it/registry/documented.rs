@@ -178,8 +178,11 @@ async fn new_accounts_have_databases_of_their_own(server: &Postgres) {
         !reads(server, "account_acme", password, "account_big-co")
             && !reads(server, "account_big-co", "other", "account_acme")
     );
-    let long = sign_up_on(server, &scene, &"a".repeat(56), "x").unwrap_err();
-    assert!(long.contains("at most 55 characters"), "{long}");
+    for slug in [&*"a".repeat(56), "Bad\"Slug", "-a", "a-", "", "a\n"] {
+        let refused = sign_up_on(server, &scene, slug, "x").unwrap_err();
+        assert!(refused.contains("1 to 55 lower-case letters, digits and hyphens"), "{slug}: {refused}");
+    }
+    assert!(!reads(server, "account_Bad%22Slug", "x", "postgres"), "nothing is created");
 }
 
 #[tokio::test]

@@ -346,6 +346,24 @@ in_both_languages! {
         assert!(twice.len() <= 2, "{twice:?}");
     }
 
+    async fn a_receiver_that_cannot_start_says_why_in_one_line(language: Language) {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let in_use = format!("port {port}: ");
+        for (secrets, words) in [
+            (SECRETS[0], &*in_use),
+            ("", "WEBHOOK_SECRETS has no secret"),
+            ("whsec_?", "WEBHOOK_SECRETS: a secret is whsec_ and Base64"),
+            (&SECRETS[0][..20], "WEBHOOK_SECRETS: a secret is whsec_ and Base64"),
+        ] {
+            let folder = folder::temporary("receiver");
+            let mut child = Program::spawn(language, folder.path(), secrets, port);
+            let status = child.wait_at_most(LIMIT).expect("it ends");
+            let faults = fs::read_to_string(folder.path().join("faults")).unwrap();
+            assert!(!status.success() && faults.starts_with(words) && faults.lines().count() == 1, "{secrets}: {faults}");
+        }
+    }
+
     async fn a_receiver_forgets_ids_after_a_week(language: Language) {
         let mut program = Program::start(language, &SECRETS).await;
         for number in 1..=3 {

@@ -144,6 +144,36 @@ on_both_databases! {
 }
 
 #[tokio::test]
+async fn a_copy_has_less_once_its_token_reaches_less() {
+    let account = account(Engine::Sqlite, "");
+    let database = account.database().await;
+    database.execute(&beginning(Engine::Sqlite)).await;
+    let at = database.in_hours(0);
+    let columns = "id, form_id, status, created_at, updated_at";
+    database.execute(&format!("INSERT INTO submissions ({columns}) VALUES (1, 1, 'pending', {at}, {at})")).await;
+    let copied = Copied::of(&account);
+    copied.run_once();
+    assert_eq!(copied.rows().await.len(), 1);
+    let narrowed = account.run(&["token", "change", "--tenant", "acme", "1", "--forms", "for_99"]);
+    assert_eq!(narrowed.code, 0, "{narrowed:?}");
+    let began = Instant::now();
+    while !copied.rows().await.is_empty() {
+        assert!(began.elapsed() < LIMIT, "{}", copied.said());
+        copied.run_once();
+    }
+    let said = copied.said();
+    assert!(said.contains("The cursor was made with another reach. Loading everything again."), "{said}");
+    // What waiting does not help against is one line.
+    let revoked = account.run(&["token", "revoke", "--tenant", "acme", "1"]);
+    assert_eq!(revoked.code, 0, "{revoked:?}");
+    while Child::spawn(copied.command(&["--once"])).wait_at_most(LIMIT).expect("it ends").success() {
+        assert!(began.elapsed() < 2 * LIMIT, "{}", copied.said());
+    }
+    let said = copied.said();
+    assert!(said.ends_with("401: Unauthenticated.\n") && !said.contains("Traceback"), "{said}");
+}
+
+#[tokio::test]
 async fn a_second_program_on_the_same_copy_ends() {
     let account = account(Engine::Sqlite, "");
     let database = account.database().await;
