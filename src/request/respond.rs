@@ -130,7 +130,10 @@ pub(super) async fn build(
     let Reply { status, content, mut headers, mut body, rest, held } = reply;
     let mut encoder = None;
     headers.insert(REQUEST_ID, id.0);
-    headers.insert(CONTENT_TYPE, content.header());
+    // An answer without content has no type (RFC 9110, section 8.3).
+    if !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        headers.insert(CONTENT_TYPE, content.header());
+    }
     // An account's data must not be stored by any cache on the path.
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if let Some(budget) = budget {
