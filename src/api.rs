@@ -141,7 +141,7 @@ const WEBHOOKS_AND_SUBMISSIONS: &[Scope] = &[Scope::WebhooksManage, Scope::Submi
 /// in a response header.
 pub static ENDPOINTS: Endpoints<Action> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Action>; 23] = [
+static TABLE: [Endpoint<Action>; 24] = [
     endpoint!(GET "" "/me", by(ANY, |admitted, _| Box::pin(me::show(admitted)))),
     endpoint!(GET "" "/openapi.json", by(ANY, |admitted, call| Box::pin(async move { Ok(openapi::show(admitted, &call)) }))),
     get!("/form", FORMS, forms::list).query(&["page"]),
@@ -158,6 +158,7 @@ static TABLE: [Endpoint<Action>; 23] = [
         .time(TimeLimit::Group),
     get!("/group/{id}", GROUPS, groups::show).query(&["page"]),
     delete!("/group/{id}", WRITE_GROUPS, groups::delete),
+    post!("/group/{id}/managed_by", WRITE_GROUPS, groups::managing::give).body(BodyKind::Ordinary),
     get!("/subscribe", WEBHOOKS, subscriptions::list).query(&["page"]),
     post!("/subscribe", WEBHOOKS_AND_SUBMISSIONS, subscriptions::subscribe).body(BodyKind::Ordinary),
     get!("/subscribe/sample", WEBHOOKS_AND_SUBMISSIONS, subscriptions::test::sample).query(&["event", "form"]),

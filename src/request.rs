@@ -50,7 +50,7 @@ use crate::outbound::{Guard, TestRequests};
 use crate::quota::{Budget, Interface, ReportUsage};
 use crate::rare;
 use crate::reply::{ContentType, Reply};
-use crate::scim::{content_type, path_below, reply_of_refusal};
+use crate::scim::reply_of_refusal;
 use crate::seal::Seals;
 use crate::store::DatabaseTime;
 use crate::telemetry::{self, step};
@@ -142,7 +142,7 @@ impl Pipeline {
         let began = Instant::now();
         let (head, mut body) = request.into_parts();
         let id = RequestId::of(&head.headers);
-        let interface = if path_below(head.uri.path()).is_some() { Interface::Scim } else { Interface::Api };
+        let interface = scim::interface_of(head.uri.path());
         let mut context = RequestContext { interface, ..RequestContext::default() };
 
         let span = telemetry::request_span(&head.headers, &head.method);
@@ -172,10 +172,7 @@ impl Pipeline {
                 (reply, Some(refusal))
             }
         };
-        let reply = match context.interface {
-            Interface::Scim if context.area.is_none() => Reply { content: content_type(&head.headers), ..reply },
-            Interface::Scim | Interface::Api => reply,
-        };
+        let reply = if context.area.is_none() { scim::with_type(reply, context.interface, &head) } else { reply };
         // Each of these inserts its names before the existing ones, so the query's come first.
         let ignored = [context.ignored_in_body.take(), context.ignored.take()];
         let reply = ignored.into_iter().flatten().fold(reply, |reply, ignored| ignored.add_to(reply));
@@ -247,11 +244,7 @@ impl Pipeline {
             return rare::boxed(|| self.administer(area, visit, body, &mut context.route)).await;
         }
 
-        let path = match context.interface {
-            Interface::Api => head.uri.path().strip_prefix(API).filter(|rest| rest.is_empty() || rest.starts_with('/')),
-            Interface::Scim => path_below(head.uri.path()),
-        };
-        let path = path.ok_or(Refusal::UnknownPath)?;
+        let path = scim::path_below(context.interface, head.uri.path()).ok_or(Refusal::UnknownPath)?;
         let mut time = TimeBudget::of(self.limits.request);
         // Steps are pinned here: passed by value, each would take its size again in every enclosing future.
         let token = time.run(pin!(self.gate.verify(connection, &tenant, head).instrument(step!("verify")))).await?;

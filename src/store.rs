@@ -78,7 +78,7 @@ pub use engine::{
 use engine::{Database, DatabaseFile, retry};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
-    Deletion, Durability, Group, GroupFilter, GroupSummary, GroupSync, GroupWrite, GroupWriteError, Guard,
+    Deletion, Durability, GivenGroup, Group, GroupFilter, GroupSummary, GroupSync, GroupWrite, GroupWriteError, Guard,
     MemberChange, MemberReader, Members, NewMembers, Report, SyncMembers, SyncedBy, Undone, WriteMode, WrittenGroup,
 };
 pub use identity::{DatabaseIdentity, PhysicalId};

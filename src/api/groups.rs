@@ -3,6 +3,8 @@
 //! Owns the JSON of a group and the parameters of a write, except for the members, which [`members`] reads. How a
 //! group is found, written or deleted is the store's.
 
+pub(super) mod managing;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 

@@ -7,14 +7,35 @@ use hyper::body::Incoming;
 use tracing::Instrument;
 
 use super::time_budget::TimeBudget;
-use super::{NO_ROUTE, Pipeline, ReceivedBody, RequestContext, Verified, body, respond};
+use super::{API, NO_ROUTE, Pipeline, ReceivedBody, RequestContext, Verified, body, respond};
 use crate::endpoint::Matched;
 use crate::error::Refusal;
 use crate::memory::{MemoryShare, RowMemory};
 use crate::quota::{Interface, ReportUsage};
 use crate::reply::Reply;
-use crate::scim::{Call, ENDPOINTS, SCOPES};
+use crate::scim::{self, Call, ENDPOINTS, SCOPES};
 use crate::telemetry::step;
+
+/// What a request is for, by its path.
+pub(super) fn interface_of(path: &str) -> Interface {
+    if scim::path_below(path).is_some() { Interface::Scim } else { Interface::Api }
+}
+
+/// The path below that of the interface.
+pub(super) fn path_below(interface: Interface, path: &str) -> Option<&str> {
+    match interface {
+        Interface::Api => path.strip_prefix(API).filter(|rest| rest.is_empty() || rest.starts_with('/')),
+        Interface::Scim => scim::path_below(path),
+    }
+}
+
+/// The reply in the type that the client takes.
+pub(super) fn with_type(reply: Reply, interface: Interface, head: &request::Parts) -> Reply {
+    match interface {
+        Interface::Api => reply,
+        Interface::Scim => Reply { content: scim::content_type(&head.headers), ..reply },
+    }
+}
 
 impl Pipeline {
     /// Serves a request of a directory.

@@ -1,7 +1,6 @@
 //! Errors in the form of SCIM (RFC 7644, section 3.12).
 
 use http::StatusCode;
-use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value, json};
 
 use crate::error::Refusal;
@@ -142,10 +141,7 @@ pub fn reply_of_refusal(refusal: &Refusal) -> Reply {
     let plain = refusal.reply();
     let message = serde_json::from_slice::<Value>(&plain.body).unwrap_or_default();
     let detail = message["message"].as_str().unwrap_or_default();
-    let mut told = reply(plain.status, None, detail);
-    told.headers = plain.headers;
-    told.headers.remove(CONTENT_TYPE);
-    told
+    Reply { headers: plain.headers, ..reply(plain.status, None, detail) }
 }
 
 fn reply(status: StatusCode, kind: Option<&str>, detail: &str) -> Reply {

@@ -5,6 +5,7 @@
 
 mod change;
 mod listing;
+mod manager;
 mod members;
 mod spellings;
 mod syncs;
@@ -17,7 +18,7 @@ use std::time::Instant;
 use serde::Deserialize;
 
 use super::derived::totals::{CountedList, MEMBERS, PageStart, STALE, not_negative, read_not_negative};
-use super::engine::{HeldRows, Transaction, retry};
+use super::engine::{HeldRows, PooledConnection, Transaction, retry};
 use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Row, Sql, sql, truth};
 use super::{Store, StoreError, TextList};
 
@@ -25,6 +26,7 @@ pub use change::{
     Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report, SyncedBy, WriteMode, WrittenGroup,
 };
 pub use listing::MemberReader;
+pub use manager::GivenGroup;
 pub(super) use members::read_ids;
 pub(super) use syncs::{ChangedGroup, keep_sync};
 pub use syncs::{GroupSync, SyncMembers};
@@ -143,6 +145,19 @@ impl GroupSummary {
     fn read(id: i64, row: &Row) -> Result<Self, sqlx::Error> {
         let (name, external_id, managed) = (row.get(0)?, row.get(1)?, row.get(4)?);
         Ok(Self { id, name, external_id, managed, is_of_scim: row.get(7)?, members: not_negative(row.get(6)?) })
+    }
+
+    /// A group, and whether it is the built-in one.
+    async fn find(connection: &mut PooledConnection, id: i64) -> Result<Option<(Self, bool)>, sqlx::Error> {
+        let sql = sql!(
+            "SELECT g.name, g.external_id, NULL, NULL, g.managed, g.built_in, {+member_count}, {+is_of_scim}
+             FROM groups g WHERE g.id = {id}",
+            member_count = member_count(),
+            is_of_scim = Sql::text(IS_OF_SCIM),
+            id,
+        );
+        let row = connection.fetch_optional(sql).await?;
+        row.map(|row| Ok((Self::read(id, &row)?, row.get(5)?))).transpose()
     }
 }
 
@@ -296,16 +311,8 @@ impl Store {
     /// Those of [`Self::find_group`].
     pub async fn find_group_page(&self, id: i64, page: PageRequest) -> Result<Option<Group>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let sql = sql!(
-            "SELECT g.name, g.external_id, NULL, NULL, g.managed, g.built_in, {+member_count}, {+is_of_scim}
-             FROM groups g WHERE g.id = {id}",
-            member_count = member_count(),
-            is_of_scim = Sql::text(IS_OF_SCIM),
-            id,
-        );
-        let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
+        let Some((summary, built_in)) = GroupSummary::find(&mut reader, id).await? else { return Ok(None) };
         drop(reader);
-        let (summary, built_in) = (GroupSummary::read(id, &row)?, row.get(5)?);
         let offset = page.offset().unsigned_abs();
         if offset >= summary.members {
             return Ok(Some(Group { summary, members: Members::default(), rest: None }));
