@@ -350,6 +350,8 @@ pub struct TenantConfig {
     pub timezone: TimeZone,
     /// The request budget, shared by all tokens of the tenant.
     pub requests_per_minute: u32,
+    /// The budget of SCIM requests, shared by all tokens of the tenant.
+    pub scim_requests_per_minute: u32,
     /// The maximum number of connections from this node to the tenant's database.
     pub max_connections: u32,
     /// The maximum number of requests in flight on this node.
@@ -393,6 +395,7 @@ impl TenantConfig {
             database,
             timezone,
             requests_per_minute,
+            scim_requests_per_minute,
             max_connections,
             max_in_flight,
             group_guard,
@@ -408,6 +411,7 @@ impl TenantConfig {
             && *database == other.database
             && *timezone == other.timezone
             && *requests_per_minute == other.requests_per_minute
+            && *scim_requests_per_minute == other.scim_requests_per_minute
             && *max_connections == other.max_connections
             && *max_in_flight == other.max_in_flight
             && *group_guard == other.group_guard

@@ -144,6 +144,9 @@ pub enum Refusal {
     /// The built-in group can't be deleted.
     #[error("the built-in group can't be deleted")]
     BuiltInGroup,
+    /// The group belongs to SCIM.
+    #[error("the group belongs to SCIM")]
+    GroupOfScim,
     /// No subscription has the id.
     #[error("no such subscription")]
     SubscriptionNotFound,
@@ -319,6 +322,10 @@ impl Refusal {
             Self::SubmissionNotFound => message(StatusCode::NOT_FOUND, "Submission not found"),
             Self::GroupNotFound => message(StatusCode::NOT_FOUND, "Group not found"),
             Self::BuiltInGroup => message(StatusCode::FORBIDDEN, "The All Users group cannot be deleted"),
+            Self::GroupOfScim => message(
+                StatusCode::CONFLICT,
+                "A directory maintains the group through SCIM; it can only be changed there",
+            ),
             Self::SubscriptionNotFound => message(StatusCode::NOT_FOUND, "Subscription not found"),
             Self::ChangesLost(lost) => Reply::json(StatusCode::GONE, lost),
             Self::TooSlow => message(StatusCode::GATEWAY_TIMEOUT, "The request took too long"),

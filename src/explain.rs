@@ -21,7 +21,7 @@ use crate::config::{Config, OnRedisFailure, TenantConfig};
 use crate::host::HostName;
 use crate::instant::Rfc3339Micros;
 use crate::metrics::Metrics;
-use crate::quota::{Account, Quota};
+use crate::quota::{Account, Interface, Quota};
 use crate::shared::{RedisClient, RedisConnections, diagnosis};
 use crate::store::{DatabaseIdentity, Registry, StoreError, TokenLimits};
 use crate::tenant::token::PresentedToken;
@@ -238,7 +238,7 @@ impl<'c> Tracer<'c> {
                 "fix the database first",
             );
         };
-        match quota.peek_shared(Account::new(&tenant.slug, database).limited(limit)).await {
+        match quota.peek_shared(Account::new(&tenant.slug, database, Interface::Api).limited(limit)).await {
             Some((budget, wait)) if budget.remaining == 0 => Finding::stops(
                 format!(
                     "all {limit} requests of the last {seconds} s are spent: 429 for another {} s",

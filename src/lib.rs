@@ -17,6 +17,7 @@
 //! [`administration`] is where the administrators of an account manage its tokens in a browser, past the token check.
 //! Tenants come from files and from the [`registry`], a database whose changes every node takes over within a second;
 //! [`operator`] is the API that changes it.
+//! [`scim`] is where directories provision users and groups.
 //! The other way, what changes in a database reaches receivers through [`webhooks`].
 //!
 //! [`acme`] obtains certificates from authorities.
@@ -33,7 +34,7 @@
 //! explain, gateway, import
 //! edge, webhooks
 //! request
-//! administration, operator
+//! administration, operator, scim
 //! api
 //! domains
 //! gate, registry
@@ -86,6 +87,7 @@ mod regular_file;
 pub mod reply;
 pub mod request;
 mod rights;
+pub mod scim;
 pub mod seal;
 pub mod shared;
 pub mod shares;

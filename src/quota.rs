@@ -23,7 +23,7 @@ use crate::rare;
 use crate::shared::RedisConnections;
 use crate::store::DatabaseIdentity;
 use accounts::Accounts;
-pub use accounts::{Account, LimitedAccount, LimitedToken};
+pub use accounts::{Account, Interface, LimitedAccount, LimitedToken};
 pub use outcome::{Budget, BudgetOf};
 use outcome::{Full, Outcomes};
 use shared::{Failure, Operation, SharedWindows};
@@ -91,8 +91,8 @@ impl Quota {
     /// requests in its window: after its tenant was removed and came back, or when its database is reached by another
     /// address.
     #[must_use]
-    pub fn account(&self, slug: &str, database: &DatabaseIdentity) -> Arc<Account> {
-        self.accounts.find_or_insert(Account::new(slug, database))
+    pub fn account(&self, slug: &str, database: &DatabaseIdentity, interface: Interface) -> Arc<Account> {
+        self.accounts.find_or_insert(Account::new(slug, database, interface))
     }
 
     /// Drops the accounts that no tenant uses once their windows are empty.

@@ -72,6 +72,8 @@ impl std::fmt::Debug for Rest {
 pub enum ContentType {
     /// Every answer of the API.
     Json,
+    /// An answer to a SCIM client.
+    Scim,
     /// A page of the administration area.
     Html,
     /// Its style sheet.
@@ -90,6 +92,7 @@ impl ContentType {
     pub fn header(self) -> HeaderValue {
         HeaderValue::from_static(match self {
             Self::Json => "application/json",
+            Self::Scim => "application/scim+json",
             Self::Html => "text/html; charset=utf-8",
             Self::Css => "text/css; charset=utf-8",
             Self::Svg => "image/svg+xml",
@@ -106,7 +109,7 @@ impl ContentType {
     }
 }
 
-/// An answer: JSON, unless it is of the administration area.
+/// An answer: JSON, unless it is of the administration area or of SCIM.
 #[derive(Debug)]
 pub struct Reply {
     /// The status.

@@ -21,6 +21,7 @@ mod noting;
 mod read_by;
 mod redirect;
 mod respond;
+mod scim;
 mod streaming;
 mod time_budget;
 mod unread;
@@ -49,9 +50,10 @@ use crate::gate::{Authority, Connection, Gate, Transport, check_form, check_meth
 use crate::memory::{Memory, MemoryShare, RowMemory};
 use crate::metrics::Metrics;
 use crate::outbound::{Guard, TestRequests};
-use crate::quota::{Budget, ReportUsage};
+use crate::quota::{Budget, Interface, ReportUsage};
 use crate::rare;
 use crate::reply::{ContentType, Reply};
+use crate::scim::reply_of_refusal;
 use crate::seal::Seals;
 use crate::store::DatabaseTime;
 use crate::telemetry::{self, step};
@@ -117,6 +119,8 @@ struct RequestContext {
     token: Option<Arc<Token>>,
     budget: Option<Budget>,
     route: Option<&'static str>,
+    /// What it is for, which decides whose budget it spends and reports.
+    interface: Interface,
     /// The administration area, if the request is for it: it spends and reports no budget.
     area: Option<Area>,
     /// Query parameters that the route does not know.
@@ -134,7 +138,7 @@ struct Verified<'r> {
     tenant: Arc<Tenant>,
     token: Arc<Token>,
     authority: &'r Authority<'r>,
-    /// Below [`API`].
+    /// Below [`API`], or below that of SCIM.
     path: &'r str,
     caller: Option<IpAddr>,
 }
@@ -145,7 +149,8 @@ impl Pipeline {
         let began = Instant::now();
         let (head, mut body) = request.into_parts();
         let id = RequestId::of(&head.headers);
-        let mut context = RequestContext::default();
+        let interface = scim::interface_of(head.uri.path());
+        let mut context = RequestContext { interface, ..RequestContext::default() };
 
         let span = telemetry::request_span(&head.headers, &head.method);
         let permit = self.in_flight.enter();
@@ -163,18 +168,20 @@ impl Pipeline {
         let (reply, refusal) = match outcome {
             Ok(reply) => (reply, None),
             Err(refusal) => {
-                let reply = match &context.area {
-                    Some(area) => page_of_refusal(area, head.uri.path(), &refusal),
-                    None => refusal.reply(),
+                let reply = match (&context.area, context.interface) {
+                    (Some(area), _) => page_of_refusal(area, head.uri.path(), &refusal),
+                    (None, Interface::Scim) => reply_of_refusal(&refusal),
+                    (None, Interface::Api) => refusal.reply(),
                 };
                 (reply, Some(refusal))
             }
         };
+        let reply = if context.area.is_none() { scim::with_type(reply, context.interface, &head) } else { reply };
         // Each of these inserts its names before the existing ones, so the query's come first.
         let ignored = [context.ignored_in_body.take(), context.ignored.take()];
         let reply = ignored.into_iter().flatten().fold(reply, |reply, ignored| ignored.add_to(reply));
         if let (None, Some(tenant), None) = (context.budget, &context.tenant, &context.area) {
-            context.budget = Some(self.gate.budget(tenant).await);
+            context.budget = Some(self.gate.budget(tenant, context.interface).await);
         }
         let (status, rows) = (reply.status, reply.rows);
         let read_by = ReadBy::of(&reply, &head, &context);
@@ -247,21 +254,22 @@ impl Pipeline {
             return rare::boxed(|| self.administer(area, visit, body, &mut context.route)).await;
         }
 
-        let path = head.uri.path().strip_prefix(API).filter(|rest| rest.is_empty() || rest.starts_with('/'));
-        let path = path.ok_or(Refusal::UnknownPath)?;
+        let path = scim::path_below(context.interface, head.uri.path()).ok_or(Refusal::UnknownPath)?;
         let mut time = TimeBudget::of(self.limits.request);
         // Steps are pinned here: passed by value, each would take its size again in every enclosing future.
         let token = time.run(pin!(self.gate.verify(connection, &tenant, head).instrument(step!("verify")))).await?;
         context.token = Some(Arc::clone(&token));
         context.span = telemetry::authenticated_span(&head.headers, &head.method);
         let span = context.span.clone();
-        let rest = pin!(self.handle_verified(
-            Verified { tenant, token, authority: &authority, path, caller: connection.caller },
-            head,
-            body,
-            time,
-            context
-        ));
+        let verified = Verified { tenant, token, authority: &authority, path, caller: connection.caller };
+        if context.interface == Interface::Scim {
+            return rare::boxed(|| {
+                let rest = self.provision(verified, head, body, time, context);
+                rest.instrument(span.unwrap_or_else(Span::current))
+            })
+            .await;
+        }
+        let rest = pin!(self.handle_verified(verified, head, body, time, context));
         match span {
             Some(span) => rest.instrument(span).await,
             None => rest.await,
@@ -313,7 +321,8 @@ impl Pipeline {
         context: &mut RequestContext,
     ) -> Result<Reply, Refusal> {
         let report = if api::reports_usage(path) { ReportUsage::Yes } else { ReportUsage::No };
-        let admitting = self.gate.admit(tenant, token, report, &mut context.budget).instrument(step!("admit"));
+        let of_api = (Interface::Api, report);
+        let admitting = self.gate.admit(tenant, token, of_api, &mut context.budget).instrument(step!("admit"));
         let admitted = time.run(pin!(admitting)).await?;
 
         let found = api::ENDPOINTS.find(&head.method, path);

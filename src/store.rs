@@ -28,6 +28,7 @@ mod admin_sessions;
 mod audit;
 mod concerns;
 mod derived;
+mod directory;
 mod engine;
 pub mod filter;
 mod forms;
@@ -65,6 +66,10 @@ pub use derived::changes::{
 pub use derived::search::SearchPage;
 pub use derived::settle::Events;
 use derived::settle::Settler;
+pub use directory::{
+    Comparison, DirectoryError, DirectoryGroup, DirectoryGroupChange, DirectoryUser, DirectoryUserValues, Filter,
+    GroupManager, GroupMember, GroupOrder, GroupTest, Listing, SkippedMembers, UserOrder, UserTest,
+};
 #[cfg(test)]
 pub(crate) use engine::raw;
 pub(crate) use engine::{BESIDE, FileId, LOG, OWN_DATABASE, SHARED_MEMORY, next_to, with_causes};
@@ -75,7 +80,7 @@ pub use engine::{
 use engine::{Database, DatabaseFile, retry};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
-    Deletion, Durability, Group, GroupFilter, GroupSummary, GroupSync, GroupWrite, GroupWriteError, Guard,
+    Deletion, Durability, GivenGroup, Group, GroupFilter, GroupSummary, GroupSync, GroupWrite, GroupWriteError, Guard,
     MemberChange, MemberReader, Members, NewMembers, Report, SyncMembers, SyncedBy, Undone, WriteMode, WrittenGroup,
 };
 pub use identity::{DatabaseIdentity, PhysicalId};

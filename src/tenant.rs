@@ -32,7 +32,7 @@ use crate::config::{OidcConfig, TenantConfig};
 use crate::host::HostName;
 use crate::memory::TenantMemory;
 use crate::metrics::TenantMeter;
-use crate::quota::{Account, LimitedAccount};
+use crate::quota::{Account, Interface, LimitedAccount};
 use crate::reply::ReadSubmission;
 use crate::store::Guard;
 
@@ -50,6 +50,13 @@ pub use tokens::{Generation, Tokens};
 pub use verify::TokenVerifier;
 use written_behind::{Due, WriteBehind};
 
+/// The accounts of a tenant, one for each budget.
+#[derive(Clone, Debug)]
+struct Accounts {
+    api: Arc<Account>,
+    scim: Arc<Account>,
+}
+
 /// One tenant as the gateway serves it.
 #[derive(Debug)]
 pub struct Tenant {
@@ -63,9 +70,11 @@ pub struct Tenant {
     pub timezone: TimeZone,
     /// Requests per window.
     pub requests_per_minute: u32,
-    /// The tenant's account, set once its database was opened and returned its identity. That happens before the
+    /// SCIM requests per window.
+    pub scim_requests_per_minute: u32,
+    /// The tenant's accounts of the API and of SCIM, set once its database was opened and returned its identity. That happens before the
     /// first request is admitted, since only the database can confirm a token.
-    account: OnceLock<Arc<Account>>,
+    accounts: OnceLock<Accounts>,
     /// How much of a group one write may detach.
     pub group_guard: Option<Guard>,
     /// The OpenID provider of its administrators, in place of the gateway's.
@@ -95,7 +104,8 @@ impl Tenant {
             address: config.address.clone(),
             timezone: config.timezone.clone(),
             requests_per_minute: config.requests_per_minute,
-            account: OnceLock::new(),
+            scim_requests_per_minute: config.scim_requests_per_minute,
+            accounts: OnceLock::new(),
             group_guard: config.group_guard,
             oidc: config.oidc.clone(),
             meter: Arc::new(TenantMeter::new(&config.slug)),
@@ -106,21 +116,43 @@ impl Tenant {
         }
     }
 
-    /// Its account, if it is known.
+    /// Its account for an interface, if it is known.
     #[must_use]
-    pub fn account(&self) -> Option<LimitedAccount<'_>> {
-        self.account.get().map(|account| account.limited(self.requests_per_minute))
+    pub fn account(&self, interface: Interface) -> Option<LimitedAccount<'_>> {
+        self.accounts.get().map(|accounts| self.limited(accounts, interface))
     }
 
-    /// The same, to be kept.
+    /// That of the API, to be kept.
     #[must_use]
     pub fn shared_account(&self) -> Option<Arc<Account>> {
-        self.account.get().cloned()
+        self.accounts.get().map(|accounts| Arc::clone(&accounts.api))
     }
 
-    /// Returns its account, or stores the one that `account` returns if there is none.
-    pub fn learn_account(&self, account: impl FnOnce() -> Arc<Account>) -> LimitedAccount<'_> {
-        self.account.get_or_init(account).limited(self.requests_per_minute)
+    /// Returns its account for an interface, and stores those that `account` returns if there are none.
+    pub fn learn_account(
+        &self,
+        interface: Interface,
+        account: impl Fn(Interface) -> Arc<Account>,
+    ) -> LimitedAccount<'_> {
+        let learn = || Accounts { api: account(Interface::Api), scim: account(Interface::Scim) };
+        self.limited(self.accounts.get_or_init(learn), interface)
+    }
+
+    /// How many requests of an interface each window admits.
+    #[must_use]
+    pub fn requests_per_minute(&self, interface: Interface) -> u32 {
+        match interface {
+            Interface::Api => self.requests_per_minute,
+            Interface::Scim => self.scim_requests_per_minute,
+        }
+    }
+
+    fn limited<'a>(&self, accounts: &'a Accounts, interface: Interface) -> LimitedAccount<'a> {
+        let account = match interface {
+            Interface::Api => &accounts.api,
+            Interface::Scim => &accounts.scim,
+        };
+        account.limited(self.requests_per_minute(interface))
     }
 
     /// The write of what its requests left, if something is due.
@@ -154,7 +186,7 @@ impl Tenant {
     pub fn prefetch(&self) {
         black_box((
             self.tokens.changes(),
-            self.account.get().is_none_or(|account| account.is_sound()),
+            self.accounts.get().is_none_or(|accounts| accounts.api.is_sound()),
             self.in_flight.most(),
             self.meter.is_quiet(),
             self.name.as_bytes().first(),
@@ -175,7 +207,7 @@ impl Tenant {
         }
         if self.database.is_at(&config.database) {
             tenant.tokens = Arc::clone(&self.tokens);
-            tenant.account = self.account.clone();
+            tenant.accounts = self.accounts.clone();
             if self.database.max_connections() == config.max_connections {
                 tenant.database = Arc::clone(&self.database);
             }

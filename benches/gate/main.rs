@@ -12,7 +12,7 @@ use formgate::api;
 use formgate::config::Config;
 use formgate::host::HostName;
 use formgate::metrics::{Metrics, RateDecision, TenantLabels, TenantMeter, TokenCheck};
-use formgate::quota::{Account, LimitedToken, Quota, ReportUsage};
+use formgate::quota::{Account, Interface, LimitedToken, Quota, ReportUsage};
 use formgate::store::DatabaseIdentity;
 use formgate::tenant::Directory;
 use formgate::tenant::token::PresentedToken;
@@ -64,8 +64,10 @@ fn admit(criterion: &mut Criterion) {
     };
     // A window that is over before the next request, and one that nobody leaves.
     for (name, span) in [("admitted", Duration::from_nanos(1)), ("refused", Duration::from_secs(3600))] {
-        let (quota, account) =
-            (Quota::new(span, None, Metrics::default()), Account::new("acme", &DatabaseIdentity::from("0")));
+        let (quota, account) = (
+            Quota::new(span, None, Metrics::default()),
+            Account::new("acme", &DatabaseIdentity::from("0"), Interface::Api),
+        );
         for _ in 0..LIMIT {
             let _ = decide(&quota, &account);
         }

@@ -15,6 +15,7 @@ use super::usage;
 use super::visit::Member;
 use crate::domains::DomainSummary;
 use crate::error::Refusal;
+use crate::quota::Interface;
 use crate::reply::Reply;
 use crate::store::{AdminRole, TokenCounts};
 
@@ -80,7 +81,7 @@ pub(super) async fn show(member: &Member<'_>, _: &str) -> Result<Reply, Refusal>
     let tokens = member.store.count_tokens(member.now).await?;
     let (failing, disabled) = member.store.count_troubled_subscriptions().await?;
     // A look: nothing is spent.
-    let budget = member.visit.gate.budget(member.visit.tenant).await;
+    let budget = member.visit.gate.budget(member.visit.tenant, Interface::Api).await;
     let overview = OverviewPage {
         frame: Frame::of(member, "overview"),
         text: &member.area.texts.overview,

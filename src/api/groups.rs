@@ -3,6 +3,8 @@
 //! Owns the JSON of a group and the parameters of a write, except for the members, which [`members`] reads. How a
 //! group is found, written or deleted is the store's.
 
+pub(super) mod managing;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -54,6 +56,7 @@ struct GroupJson<'g> {
     name: &'g str,
     external_id: Option<&'g str>,
     managed: bool,
+    managed_by: Option<&'static str>,
     members_count: u64,
 }
 
@@ -83,8 +86,18 @@ impl<'g> From<&'g GroupSummary> for GroupJson<'g> {
             name: &group.name,
             external_id: group.external_id.as_deref(),
             managed: group.managed,
+            managed_by: managed_by(group),
             members_count: group.members,
         }
+    }
+}
+
+/// What writes the group, if a directory does.
+fn managed_by(group: &GroupSummary) -> Option<&'static str> {
+    match (group.managed, group.is_of_scim) {
+        (_, true) => Some("scim"),
+        (true, false) => Some("api"),
+        (false, false) => None,
     }
 }
 
@@ -139,9 +152,10 @@ impl End {
 async fn reply(group: Group, end: End) -> Result<Reply, Refusal> {
     let Group { summary, members, rest } = group;
     let mut json = Json::with_capacity(256 + 64 * members.len());
-    let GroupSummary { id, name, external_id, managed, members: count } = &summary;
+    let GroupSummary { id, name, external_id, managed, is_of_scim: _, members: count } = &summary;
     json.raw("{\"data\":{\"id\":").id(IdKind::Group.id(*id)).raw(",\"name\":").text(name);
     json.raw(",\"external_id\":").value(external_id).raw(",\"managed\":").value(managed);
+    json.raw(",\"managed_by\":").value(&managed_by(&summary));
     json.raw(",\"members_count\":").value(count).raw(",\"members\":[");
     let mut list = MemberList { json, written: 0, rest, end };
     list.write(&members);
@@ -203,6 +217,7 @@ pub(super) async fn delete(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
             json!({ "deleted": false, "reason": "used_in_flows", "detached": detached })
         }
         Deletion::BuiltIn => return Err(Refusal::BuiltInGroup),
+        Deletion::OfScim => return Err(Refusal::GroupOfScim),
         Deletion::NotFound => return Err(Refusal::GroupNotFound),
     };
     Ok(Reply::json(StatusCode::OK, &report))
@@ -242,7 +257,7 @@ pub(super) async fn write(admitted: &Admitted, call: Call<'_>) -> Result<Reply, 
 }
 
 fn response(written: &WrittenGroup, dry_run: bool) -> WrittenJson<'_> {
-    let MemberChange { attached, detached, created, report } = &written.members;
+    let MemberChange { attached, detached, created, inactive: _, report } = &written.members;
     WrittenJson {
         data: GroupJson::from(&written.group),
         result: if written.created { "created" } else { "updated" },
@@ -263,6 +278,7 @@ fn refusal(error: GroupWriteError) -> Refusal {
         GroupWriteError::BuiltInIdentified => {
             Faults::single("external_id", "The external_id is that of the built-in group, which cannot be written.")
         }
+        GroupWriteError::OfScim => Refusal::GroupOfScim,
         GroupWriteError::Guarded { detached, members } => Faults::single(
             "members",
             format_args!(

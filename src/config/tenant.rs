@@ -42,6 +42,10 @@ keys! { key:
     /// need.
     requests_per_minute = integer(1..=100_000).default("60"),
         "the request budget that all tokens of the tenant share";
+    /// The default, if it were larger: a directory that sends all its users at once takes more of the tenant's connections;
+    /// smaller: that takes hours.
+    scim_requests_per_minute = integer(1..=100_000).default("600"),
+        "the budget of requests below `/scim/v2`, which spend nothing of `requests_per_minute`";
     /// The largest. Larger: a typing mistake passes. Smaller: a tenant can't use a large server. The default, if it were larger:
     /// a few hundred tenants exhaust a Postgres server; smaller: the concurrent searches of one tenant wait for each other.
     max_connections = integer(1..=1000).default("5"), "the most connections from this node to the tenant's database";
@@ -102,6 +106,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> TenantTable
         .unzip();
     let timezone = table.string(&key::timezone).map_or(Some(TimeZone::UTC), |text| read_timezone(&text, &table));
     let requests_per_minute = table.integer(&key::requests_per_minute);
+    let scim_requests_per_minute = table.integer(&key::scim_requests_per_minute);
     let max_connections = table.integer(&key::max_connections);
     let max_in_flight = table.integer(&key::max_in_flight);
     let group_guard = table.table(&key::group_guard).map(read_group_guard);
@@ -138,6 +143,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> TenantTable
             database: location,
             timezone: timezone?,
             requests_per_minute,
+            scim_requests_per_minute,
             max_connections,
             max_in_flight,
             group_guard,

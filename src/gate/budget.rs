@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use super::{Admitted, Gate};
 use crate::error::Refusal;
-use crate::quota::{Budget, BudgetOf, LimitedAccount, LimitedToken, NotAdmitted, ReportUsage};
+use crate::quota::{Budget, BudgetOf, Interface, LimitedAccount, LimitedToken, NotAdmitted, ReportUsage};
 use crate::rare;
 use crate::store::StoreError;
 use crate::tenant::usage::RateOutcome;
@@ -30,7 +30,7 @@ const REPORT_WAIT: Duration = Duration::from_millis(500);
 static REPORTS: Semaphore = Semaphore::const_new(32);
 
 impl Gate {
-    /// Spends one request of the account's budget, and of the token's own if it has one. Sets `budget` to the nearer one as
+    /// Spends one request of the account's budget for an interface, and of the token's own if it has one. Sets `budget` to the nearer one as
     /// soon as it is known, also for a request that is refused.
     ///
     /// # Errors
@@ -40,25 +40,25 @@ impl Gate {
         &self,
         tenant: Arc<Tenant>,
         token: Arc<Token>,
-        report: ReportUsage,
+        (interface, report): (Interface, ReportUsage),
         budget: &mut Option<Budget>,
     ) -> Result<Admitted, Refusal> {
-        let account = match tenant.account() {
+        let account = match tenant.account(interface) {
             Some(account) => account,
             None => {
-                let learned = rare::boxed(|| self.learn_account(&tenant)).await;
+                let learned = rare::boxed(|| self.learn_account(&tenant, interface)).await;
                 learned.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))?
             }
         };
         let spender = LimitedToken { id: token.id, limit: token.limits.requests_per_minute };
         let usage = match self.quota.admit(account, spender, report).await {
             Ok((left, usage)) => {
-                self.minutes.count(&tenant, &token, RateOutcome::Admitted);
+                self.count_minute(&tenant, &token, interface, RateOutcome::Admitted);
                 *budget = Some(left);
                 usage
             }
             Err(NotAdmitted::Exhausted { budget: spent, wait, usage }) => {
-                self.minutes.count(&tenant, &token, RateOutcome::Refused);
+                self.count_minute(&tenant, &token, interface, RateOutcome::Refused);
                 *budget = Some(spent);
                 let usage = tenant.tokens.names.name(&usage, &token, &tenant.database).await;
                 return Err(Refusal::QuotaExhausted { of: spent.of, wait, usage });
@@ -72,27 +72,43 @@ impl Gate {
         Ok(Admitted { tenant, token, usage, _permit: permit })
     }
 
-    /// The account's budget, for a request that spends nothing. Full if the account is unknown.
-    pub async fn budget(&self, tenant: &Arc<Tenant>) -> Budget {
-        let account = match tenant.account() {
+    /// The minutes that administrators see are those of the API's budget.
+    fn count_minute(&self, tenant: &Arc<Tenant>, token: &Arc<Token>, interface: Interface, outcome: RateOutcome) {
+        if interface == Interface::Api {
+            self.minutes.count(tenant, token, outcome);
+        }
+    }
+
+    /// The account's budget for an interface, for a request that spends nothing. Full if the account is unknown.
+    pub async fn budget(&self, tenant: &Arc<Tenant>, interface: Interface) -> Budget {
+        let account = match tenant.account(interface) {
             Some(account) => Some(account),
-            None => rare::boxed(|| self.learn_account_soon(tenant)).await,
+            None => rare::boxed(|| self.learn_account_soon(tenant, interface)).await,
         };
         match account {
             Some(account) => self.quota.peek(account).await,
             None => {
-                let limit = tenant.requests_per_minute;
+                let limit = tenant.requests_per_minute(interface);
                 Budget { of: BudgetOf::Account, limit, remaining: limit }
             }
         }
     }
 
-    async fn learn_account<'t>(&self, tenant: &'t Tenant) -> Result<LimitedAccount<'t>, StoreError> {
+    async fn learn_account<'t>(
+        &self,
+        tenant: &'t Tenant,
+        interface: Interface,
+    ) -> Result<LimitedAccount<'t>, StoreError> {
         let store = tenant.database.store().await?;
-        Ok(tenant.learn_account(|| self.quota.account(&tenant.slug, store.identity())))
+        let account = |interface| self.quota.account(&tenant.slug, store.identity(), interface);
+        Ok(tenant.learn_account(interface, account))
     }
 
-    async fn learn_account_soon<'t>(&self, tenant: &'t Arc<Tenant>) -> Option<LimitedAccount<'t>> {
+    async fn learn_account_soon<'t>(
+        &self,
+        tenant: &'t Arc<Tenant>,
+        interface: Interface,
+    ) -> Option<LimitedAccount<'t>> {
         let report = REPORTS.try_acquire().ok()?;
         let database = Arc::clone(&tenant.database);
         // A separate task: the breaker notices a database that hangs even after the report stopped waiting.
@@ -101,6 +117,6 @@ impl Gate {
             database.store().await.map(drop)
         });
         tokio::time::timeout(REPORT_WAIT, opening).await.ok()?.ok()?.ok()?;
-        self.learn_account(tenant).await.ok()
+        self.learn_account(tenant, interface).await.ok()
     }
 }

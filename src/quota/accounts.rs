@@ -20,6 +20,16 @@ use crate::store::DatabaseIdentity;
 /// What the keys of windows begin with.
 const WINDOW: &str = "formgate:window:";
 
+/// What requests of an account are for. Each interface has a budget of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Interface {
+    /// The API.
+    #[default]
+    Api,
+    /// SCIM: a directory sends a request for each person, which must not spend what other programs need.
+    Scim,
+}
+
 /// One account's budget, as this node knows it.
 #[derive(Debug)]
 pub struct Account {
@@ -45,15 +55,19 @@ pub(super) struct Peek {
 }
 
 impl Account {
-    /// The account of the tenant with a slug and a database. The key contains both. A slug that moves to another
+    /// The account of the tenant with a slug and a database, for one interface. The key contains all three. A slug that moves to another
     /// database is another account. So is the tenant of a copied database, which has the same identity but its own
     /// slug.
     #[must_use]
-    pub fn new(slug: &str, database: &DatabaseIdentity) -> Self {
+    pub fn new(slug: &str, database: &DatabaseIdentity, interface: Interface) -> Self {
+        let of_interface = match interface {
+            Interface::Api => "",
+            Interface::Scim => ":scim",
+        };
         Self {
             // The braces are a hash tag: the key stays in the same cluster slot when the tenant gets another
             // database.
-            key: format!("{WINDOW}{{{slug}}}:{}", database.as_str()).into(),
+            key: format!("{WINDOW}{{{slug}}}:{}{of_interface}", database.as_str()).into(),
             own: Mutex::default(),
             full: ArcSwapOption::empty(),
             last_peek: Mutex::default(),

@@ -132,7 +132,8 @@ pub(super) async fn build(
     let Reply { status, content, mut headers, mut body, read, rest, held, rows: _ } = reply;
     let mut encoder = None;
     headers.insert(REQUEST_ID, id.0);
-    if status != StatusCode::NOT_MODIFIED {
+    // An answer without content has no type (RFC 9110, section 8.3).
+    if !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         headers.insert(CONTENT_TYPE, content.header());
     }
     // An account's data must not be stored by any cache on the path.

@@ -1,10 +1,11 @@
 //! Groups of users: listing, reading, deleting. Creating and updating is in [`mod@write`], reading long lists of members
 //! in [`listing`].
 //!
-//! The built-in group has every user as a member, without rows that would have to be maintained.
+//! The built-in group has every active user as a member, without rows that would have to be maintained.
 
 mod change;
 mod listing;
+mod manager;
 mod members;
 mod spellings;
 mod syncs;
@@ -17,7 +18,7 @@ use std::time::Instant;
 use serde::Deserialize;
 
 use super::derived::totals::{CountedList, MEMBERS, PageStart, STALE, not_negative, read_not_negative};
-use super::engine::{HeldRows, retry};
+use super::engine::{HeldRows, PooledConnection, Transaction, retry};
 use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Row, Sql, sql, truth};
 use super::{Store, StoreError, TextList};
 
@@ -25,8 +26,12 @@ pub use change::{
     Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report, SyncedBy, WriteMode, WrittenGroup,
 };
 pub use listing::MemberReader;
+pub use manager::GivenGroup;
+pub(super) use members::read_ids;
+pub(super) use syncs::{ChangedGroup, keep_sync};
 pub use syncs::{GroupSync, SyncMembers};
 pub use undo::Undone;
+pub(super) use write::{advance_user_sequence, begin, next_id};
 
 /// A group as lists show it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -37,9 +42,12 @@ pub struct GroupSummary {
     pub name: String,
     /// The caller's identifier for it.
     pub external_id: Option<String>,
-    /// Whether it is synchronized with a directory through the API.
+    /// Whether a directory maintains it.
     #[serde(deserialize_with = "truth")]
     pub managed: bool,
+    /// Whether it belongs to SCIM, so that `PUT /group` does not write it.
+    #[serde(deserialize_with = "truth")]
+    pub is_of_scim: bool,
     /// How many members it has.
     #[serde(deserialize_with = "read_not_negative")]
     pub members: u64,
@@ -89,6 +97,8 @@ pub enum Deletion {
     },
     /// The built-in group can't be deleted.
     BuiltIn,
+    /// It belongs to SCIM.
+    OfScim,
     /// There is no such group.
     NotFound,
 }
@@ -134,7 +144,20 @@ impl GroupSummary {
     /// Reads columns in the order in which [`Store::find_group`] selects them.
     fn read(id: i64, row: &Row) -> Result<Self, sqlx::Error> {
         let (name, external_id, managed) = (row.get(0)?, row.get(1)?, row.get(4)?);
-        Ok(Self { id, name, external_id, managed, members: not_negative(row.get(6)?) })
+        Ok(Self { id, name, external_id, managed, is_of_scim: row.get(7)?, members: not_negative(row.get(6)?) })
+    }
+
+    /// A group, and whether it is the built-in one.
+    async fn find(connection: &mut PooledConnection, id: i64) -> Result<Option<(Self, bool)>, sqlx::Error> {
+        let sql = sql!(
+            "SELECT g.name, g.external_id, NULL, NULL, g.managed, g.built_in, {+member_count}, {+is_of_scim}
+             FROM groups g WHERE g.id = {id}",
+            member_count = member_count(),
+            is_of_scim = Sql::text(IS_OF_SCIM),
+            id,
+        );
+        let row = connection.fetch_optional(sql).await?;
+        row.map(|row| Ok((Self::read(id, &row)?, row.get(5)?))).transpose()
     }
 }
 
@@ -145,6 +168,7 @@ impl ListRecord<'_> for GroupSummary {
             name: fields.text()?.into_owned(),
             external_id: fields.optional_text()?.map(Cow::into_owned),
             managed: fields.truth()?,
+            is_of_scim: fields.truth()?,
             members: not_negative(fields.integer()?),
         })
     }
@@ -160,6 +184,25 @@ impl GroupFilter {
         ];
         Sql::joined(conditions.into_iter().flatten(), " AND ")
     }
+}
+
+/// An expression: whether a group `g` belongs to SCIM.
+pub(super) const IS_OF_SCIM: &str = "EXISTS (SELECT 1 FROM directory_groups d WHERE d.group_id = g.id)";
+
+/// Removes all members of a group, and the group too unless it is used. Returns the members that it had.
+pub(super) async fn delete_or_empty(
+    transaction: &mut Transaction,
+    id: i64,
+    is_used: bool,
+) -> Result<Vec<i64>, sqlx::Error> {
+    let mut detached = Vec::new();
+    let members = sql!("DELETE FROM group_members WHERE group_id = {id} RETURNING user_id", id);
+    read_ids(transaction, members, &mut detached).await?;
+    transaction.execute(sql!("DELETE FROM inactive_members WHERE group_id = {id}", id)).await?;
+    if !is_used {
+        transaction.execute(sql!("DELETE FROM groups WHERE id = {id}", id)).await?;
+    }
+    Ok(detached)
 }
 
 /// How many members a group `g` has.
@@ -189,12 +232,14 @@ impl Store {
         };
         let sql = sql!(
             "SELECT {+total}, {+stale},
-               ({records: g.id, g.name, g.external_id, g.managed, g.members}
-                FROM (SELECT g.id, g.name, g.external_id, g.managed, {+member_count} AS members
+               ({records: g.id, g.name, g.external_id, g.managed, g.is_of_scim, g.members}
+                FROM (SELECT g.id, g.name, g.external_id, g.managed, {+is_of_scim} AS is_of_scim,
+                        {+member_count} AS members
                       FROM (SELECT * FROM groups g WHERE {+is_listed}{+behind_skipped} ORDER BY g.id{+limit}) AS g
                       ORDER BY g.id) AS g)",
             total,
             stale = Sql::text(STALE),
+            is_of_scim = Sql::text(IS_OF_SCIM),
             member_count = member_count(),
             is_listed = filter.is_listed(),
             behind_skipped = start.behind_skipped("g.id"),
@@ -213,20 +258,21 @@ impl Store {
         let mut reader = self.database.reader().await?;
         // A generic plan from a time with few users would read all of them for each member.
         let sql = sql!(
-            "SELECT name, detail, folded, user_id, managed, built_in, members
+            "SELECT name, detail, folded, user_id, managed, built_in, members, is_of_scim
              FROM (SELECT g.name, g.external_id AS detail, g.managed, g.built_in, {+member_count} AS members,
-                     NULL AS folded, 0 AS user_id
+                     {+is_of_scim} AS is_of_scim, NULL AS folded, 0 AS user_id
                    FROM groups g WHERE g.id = {id}
-                   UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, u.email_folded, u.id
+                   UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, NULL, u.email_folded, u.id
                    FROM groups g JOIN group_members m ON m.group_id = g.id JOIN users u ON u.id = m.user_id
                    WHERE NOT g.built_in AND g.id = {id} AND {+members} <= {at_once}
-                   UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, u.email_folded, u.id
+                   UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, NULL, u.email_folded, u.id
                    FROM users u
-                   WHERE CASE WHEN (SELECT g.built_in FROM groups g WHERE g.id = {id}) THEN {+user_count} <= {at_once}
+                   WHERE u.active AND CASE WHEN (SELECT g.built_in FROM groups g WHERE g.id = {id}) THEN {+user_count} <= {at_once}
                      ELSE false END) AS shown
              ORDER BY folded {pg: COLLATE \"C\"} NULLS FIRST, user_id
              {scans: all users, if they are few, are the members of the built-in group}",
             member_count = member_count(),
+            is_of_scim = Sql::text(IS_OF_SCIM),
             id,
             members = Sql::text(MEMBERS),
             user_count = CountedList::Users.total(),
@@ -265,15 +311,8 @@ impl Store {
     /// Those of [`Self::find_group`].
     pub async fn find_group_page(&self, id: i64, page: PageRequest) -> Result<Option<Group>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let sql = sql!(
-            "SELECT g.name, g.external_id, NULL, NULL, g.managed, g.built_in, {+member_count}
-             FROM groups g WHERE g.id = {id}",
-            member_count = member_count(),
-            id,
-        );
-        let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
+        let Some((summary, built_in)) = GroupSummary::find(&mut reader, id).await? else { return Ok(None) };
         drop(reader);
-        let (summary, built_in) = (GroupSummary::read(id, &row)?, row.get(5)?);
         let offset = page.offset().unsigned_abs();
         if offset >= summary.members {
             return Ok(Some(Group { summary, members: Members::default(), rest: None }));
@@ -292,21 +331,22 @@ impl Store {
         let waiting_since = Instant::now();
         let _lock = self.database.wait_in_queue(waiting_since, self.group_writes.write()).await?;
         retry::run(|| async move {
-            let mut transaction = write::begin(&self.database, waiting_since).await?;
+            let mut transaction = begin(&self.database, waiting_since).await?;
             let sql = sql!(
-                "SELECT g.built_in, EXISTS (SELECT 1 FROM flow_step_groups f WHERE f.group_id = g.id)
+                "SELECT g.built_in, EXISTS (SELECT 1 FROM flow_step_groups f WHERE f.group_id = g.id), {+is_of_scim}
                  FROM groups g WHERE g.id = {id}",
                 id,
+                is_of_scim = Sql::text(IS_OF_SCIM),
             );
             let Some(row) = transaction.fetch_all(sql).await?.pop() else { return Ok(Deletion::NotFound) };
             let (built_in, used): (bool, bool) = (row.get(0)?, row.get(1)?);
             if built_in {
                 return Ok(Deletion::BuiltIn);
             }
-            let detached = transaction.execute(sql!("DELETE FROM group_members WHERE group_id = {id}", id)).await?;
-            if !used {
-                transaction.execute(sql!("DELETE FROM groups WHERE id = {id}", id)).await?;
+            if row.get(2)? {
+                return Ok(Deletion::OfScim);
             }
+            let detached = delete_or_empty(&mut transaction, id, used).await?.len() as u64;
             transaction.commit().await?;
             Ok(if used { Deletion::UsedInFlows { detached } } else { Deletion::Deleted { detached } })
         })

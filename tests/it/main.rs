@@ -25,6 +25,7 @@ mod outage;
 mod outbound;
 mod quota;
 mod registry;
+mod scim;
 mod support;
 mod telemetry;
 mod webhooks;

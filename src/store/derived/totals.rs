@@ -1,4 +1,4 @@
-//! How many forms, groups, users and members there are, without counting rows, and where a page far inside a list
+//! How many forms, groups, active users and members there are, without counting rows, and where a page far inside a list
 //! begins.
 //!
 //! Writers only note which counts may be wrong now, in the table `stale_counts` and in their own transaction. A list counts
@@ -61,7 +61,7 @@ impl CountedList {
             Self::Forms => "FROM forms WHERE NOT disabled AND parent_id IS NULL",
             Self::Groups => "FROM groups WHERE true",
             Self::ManagedGroups => "FROM groups WHERE managed",
-            Self::Users => "FROM users WHERE true",
+            Self::Users => "FROM users WHERE active",
         })
     }
 

@@ -107,6 +107,8 @@ pub struct MemberChange {
     pub detached: u64,
     /// How many users were created.
     pub created: u64,
+    /// How many listed members are inactive. Their membership is kept, and returns when they become active.
+    pub inactive: u64,
     /// The addresses (attached, detached, created) in the order of members, for [`Report::Members`].
     pub report: Option<[Vec<String>; 3]>,
 }
@@ -134,6 +136,9 @@ pub enum GroupWriteError {
     /// The external id is that of the built-in group.
     #[error("the built-in group has this external id, and can't be written")]
     BuiltInIdentified,
+    /// The group belongs to SCIM.
+    #[error("the group belongs to SCIM")]
+    OfScim,
     /// The write would detach more members than the tenant's guard allows.
     #[error("{detached} of {members} members would be detached")]
     Guarded {
@@ -157,7 +162,7 @@ impl AsStoreError for GroupWriteError {
     fn as_store_error(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
-            Self::AmbiguousName | Self::BuiltIn | Self::BuiltInIdentified | Self::Guarded { .. } => None,
+            Self::AmbiguousName | Self::BuiltIn | Self::BuiltInIdentified | Self::OfScim | Self::Guarded { .. } => None,
         }
     }
 }

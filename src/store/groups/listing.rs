@@ -159,7 +159,7 @@ impl MemberReader {
     fn source(&self) -> Sql {
         let group = self.group;
         match (self.built_in, self.walks_users) {
-            (true, _) => Sql::text("users u WHERE true"),
+            (true, _) => Sql::text("users u WHERE u.active"),
             (false, true) => sql!(
                 "users u INDEXED BY users_email CROSS JOIN group_members m ON m.user_id = u.id
                  WHERE m.group_id = {group}",

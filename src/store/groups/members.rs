@@ -140,7 +140,7 @@ async fn change_members_on_postgres(
 ) -> Result<(u64, MemberChange), sqlx::Error> {
     let ChangedGroup { id, name, is_new, is_renamed } = group;
     let sql = sql!(
-        "{pg: SELECT members_before, attached, detached, created
+        "{pg: SELECT members_before, attached, detached, created, inactive
          FROM formgate_sync_and_keep({id}, {+arrays}, {name}, {is_new}, {is_renamed}, {by}, {token})}",
         id,
         arrays = arrays(members),
@@ -161,7 +161,7 @@ fn count(row: &Row, column: usize) -> Result<u64, sqlx::Error> {
 impl MemberChange {
     fn read(row: &Row, from: usize) -> Result<Self, sqlx::Error> {
         let [attached, detached, created] = [count(row, from)?, count(row, from + 1)?, count(row, from + 2)?];
-        Ok(Self { attached, detached, created, report: None })
+        Ok(Self { attached, detached, created, inactive: count(row, from + 3)?, report: None })
     }
 }
 
@@ -188,7 +188,7 @@ impl Store {
             return Ok(None);
         }
         let sql = sql!(
-            "{pg: SELECT group_id, group_external_id, attached, detached, created
+            "{pg: SELECT group_id, group_external_id, attached, detached, created, inactive
              FROM formgate_sync_group({name}, {external_id}, {+arrays}, {by}, {token})}",
             name = &write.name,
             external_id = write.external_id.clone(),
@@ -199,8 +199,10 @@ impl Store {
         let row = writer.fetch_one(sql).await?;
         let Some(id) = row.get::<Option<i64>>(0)? else { return Ok(None) };
         let (name, external_id) = (write.name.clone(), row.get(1)?);
-        let group = GroupSummary { id, name, external_id, managed: true, members: members.count() as u64 };
-        Ok(Some((group, MemberChange::read(&row, 2)?)))
+        let change = MemberChange::read(&row, 2)?;
+        let members = members.count() as u64 - change.inactive;
+        let group = GroupSummary { id, name, external_id, managed: true, is_of_scim: false, members };
+        Ok(Some((group, change)))
     }
 }
 
@@ -220,8 +222,8 @@ async fn change_members_on_sqlite(
 ) -> Result<MemberChange, sqlx::Error> {
     let id = group.id;
     let (mut change, mut rows) = (MemberChange::default(), rows_of(members));
-    let mut ids: Vec<i64> = Vec::with_capacity(members.count());
-    let [mut attached, mut detached] = [Vec::new(), Vec::new()];
+    let mut active: Vec<i64> = Vec::with_capacity(members.count());
+    let [mut attached, mut detached, mut hidden] = [Vec::new(), Vec::new(), Vec::new()];
     while let Some(chunk) = next_json(&mut rows, CHUNK_BYTES) {
         let wanted = WantedMembers::Sqlite(chunk.into());
         let users = sql!(
@@ -230,36 +232,62 @@ async fn change_members_on_sqlite(
             wanted = wanted.table(),
         );
         change.created += transaction.execute(users).await?;
-        let before = ids.len();
+        let (before, mut inactive) = (active.len(), Vec::new());
         let found = sql!(
-            "{lite: SELECT u.id FROM {+wanted} CROSS JOIN users u ON u.email_folded = w.folded}",
+            "{lite: SELECT u.id, u.active FROM {+wanted} CROSS JOIN users u ON u.email_folded = w.folded}",
             wanted = wanted.table(),
         );
-        read_ids(transaction, found, &mut ids).await?;
+        let mut each = |row: Row| {
+            if row.get(1)? { &mut active } else { &mut inactive }.push(row.get(0)?);
+            Ok(())
+        };
+        transaction.fetch_each(found, &mut each).await?;
         // Not ON CONFLICT DO NOTHING, for which triggers would run for every member that stays.
         let members = sql!(
             "{lite: INSERT INTO group_members (group_id, user_id) SELECT {id}, value FROM json_each({ids})
              WHERE NOT EXISTS (SELECT 1 FROM group_members WHERE group_id = {id} AND user_id = value)
              RETURNING user_id}",
             id,
-            ids = &ids[before..],
+            ids = &active[before..],
         );
         read_ids(transaction, members, &mut attached).await?;
+        if !inactive.is_empty() {
+            let kept = sql!(
+                "{lite: INSERT INTO inactive_members (group_id, user_id) SELECT {id}, value FROM json_each({ids})
+                 WHERE NOT EXISTS (SELECT 1 FROM inactive_members WHERE group_id = {id} AND user_id = value)}",
+                id,
+                ids = &inactive,
+            );
+            transaction.execute(kept).await?;
+            hidden.append(&mut inactive);
+        }
     }
     let others = sql!(
         "{lite: DELETE FROM group_members WHERE group_id = {id} AND user_id NOT IN (SELECT value FROM json_each({ids}))
          RETURNING user_id}",
         id,
-        ids,
+        ids = active,
     );
     read_ids(transaction, others, &mut detached).await?;
+    change.inactive = hidden.len() as u64;
+    let others = sql!(
+        "{lite: DELETE FROM inactive_members WHERE group_id = {id}
+         AND user_id NOT IN (SELECT value FROM json_each({ids}))}",
+        id,
+        ids = hidden,
+    );
+    transaction.execute(others).await?;
     keep_sync(transaction, group, by, &attached, &detached).await?;
     (change.attached, change.detached) = (attached.len() as u64, detached.len() as u64);
     Ok(change)
 }
 
 /// Adds the ids that a statement returns.
-async fn read_ids(transaction: &mut Transaction, sql: Sql, ids: &mut Vec<i64>) -> Result<(), sqlx::Error> {
+pub(in crate::store) async fn read_ids(
+    transaction: &mut Transaction,
+    sql: Sql,
+    ids: &mut Vec<i64>,
+) -> Result<(), sqlx::Error> {
     let mut each = |row: Row| {
         ids.push(row.get(0)?);
         Ok(())
@@ -276,7 +304,8 @@ async fn list_changes(
 ) -> Result<[Vec<String>; 3], sqlx::Error> {
     let attached = sql!(
         "SELECT coalesce(u.email, w.email) FROM {+wanted} LEFT JOIN users u ON u.email_folded = w.folded
-         WHERE NOT EXISTS (SELECT 1 FROM group_members m WHERE m.user_id = u.id AND m.group_id = {id})",
+         WHERE NOT EXISTS (SELECT 1 FROM group_members m WHERE m.user_id = u.id AND m.group_id = {id})
+           AND coalesce(u.active, TRUE)",
         wanted = wanted.table(),
         id,
     );

@@ -59,11 +59,11 @@ pub struct SyncMembers {
 
 /// A group that is being written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ChangedGroup<'g> {
-    pub(super) id: i64,
-    pub(super) name: &'g str,
-    pub(super) is_new: bool,
-    pub(super) is_renamed: bool,
+pub(in crate::store) struct ChangedGroup<'g> {
+    pub(in crate::store) id: i64,
+    pub(in crate::store) name: &'g str,
+    pub(in crate::store) is_new: bool,
+    pub(in crate::store) is_renamed: bool,
 }
 
 impl GroupSync {
@@ -92,7 +92,7 @@ impl GroupSync {
 }
 
 /// Adds a sync, if the group is new or renamed or its members changed, and removes those that are too old.
-pub(super) async fn keep_sync(
+pub(in crate::store) async fn keep_sync(
     transaction: &mut Transaction,
     group: ChangedGroup<'_>,
     by: &SyncedBy,

@@ -15,13 +15,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::GroupSummary;
 use super::change::{Durability, GroupWrite, GroupWriteError, MemberChange, Report, SyncedBy, WriteMode, WrittenGroup};
 use super::members::{count_members, replace_members};
 use super::spellings::find_spellings;
 use super::syncs::{ChangedGroup, keep_sync};
+use super::{GroupSummary, IS_OF_SCIM};
 use crate::store::engine::{Database, Transaction, retry};
-use crate::store::statement::{Dialect, Row, sql};
+use crate::store::statement::{Dialect, Row, Sql, sql};
 use crate::store::{Store, StoreError, users};
 
 /// How long one statement of a write may take, including the wait for the lock.
@@ -38,7 +38,7 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_t
 
 /// Begins a transaction that may write groups, for a caller that has been waiting since `waiting_since`. On SQLite,
 /// write transactions exclude each other anyway.
-pub(super) async fn begin(database: &Database, waiting_since: Instant) -> Result<Transaction, StoreError> {
+pub(in crate::store) async fn begin(database: &Database, waiting_since: Instant) -> Result<Transaction, StoreError> {
     database.begin_with(BEGIN, STATEMENT_LIMIT, waiting_since).await
 }
 
@@ -90,8 +90,9 @@ impl Store {
                 Some(members) => {
                     let (members, _) = find_spellings(members, transaction.connection()).await?;
                     let change = replace_members(&mut transaction, changed, &members, mode, by).await?;
-                    // The members are now exactly these.
-                    (change, members.count() as u64)
+                    // The members are now exactly these, but for inactive ones.
+                    let count = members.count() as u64 - change.inactive;
+                    (change, count)
                 }
                 None => {
                     let change = MemberChange {
@@ -102,7 +103,14 @@ impl Store {
                     (change, count_members(&mut transaction, id).await?)
                 }
             };
-            let group = GroupSummary { id, name: write.name.clone(), external_id, managed: true, members: count };
+            let group = GroupSummary {
+                id,
+                name: write.name.clone(),
+                external_id,
+                managed: true,
+                is_of_scim: false,
+                members: count,
+            };
             match mode.durability {
                 Durability::Commit => transaction.commit().await?,
                 Durability::DryRun => transaction.roll_back().await?,
@@ -122,6 +130,7 @@ struct Candidate {
     external_id: Option<String>,
     managed: bool,
     built_in: bool,
+    is_of_scim: bool,
 }
 
 impl Candidate {
@@ -132,6 +141,7 @@ impl Candidate {
             external_id: row.get(2)?,
             managed: row.get(3)?,
             built_in: row.get(4)?,
+            is_of_scim: row.get(5)?,
         })
     }
 
@@ -149,7 +159,9 @@ async fn find(transaction: &mut Transaction, write: &GroupWrite) -> Result<Optio
         Some(external_id) => sql!("g.name = {name} OR g.external_id = {external_id}", name, external_id),
     };
     let sql = sql!(
-        "SELECT g.id, g.name, g.external_id, g.managed, g.built_in FROM groups g WHERE {+condition} ORDER BY g.id",
+        "SELECT g.id, g.name, g.external_id, g.managed, g.built_in, {+is_of_scim}
+         FROM groups g WHERE {+condition} ORDER BY g.id",
+        is_of_scim = Sql::text(IS_OF_SCIM),
         condition,
     );
     let rows = transaction.fetch_all(sql).await?;
@@ -159,15 +171,19 @@ async fn find(transaction: &mut Transaction, write: &GroupWrite) -> Result<Optio
     if named.iter().any(|candidate| candidate.built_in) {
         return Err(GroupWriteError::BuiltIn);
     }
-    match identified.pop() {
-        Some(Candidate { name, built_in: true, .. }) if name == write.name => Err(GroupWriteError::BuiltIn),
-        Some(Candidate { built_in: true, .. }) => Err(GroupWriteError::BuiltInIdentified),
-        Some(identified) => Ok(Some(identified)),
+    let found = match identified.pop() {
+        Some(Candidate { name, built_in: true, .. }) if name == write.name => return Err(GroupWriteError::BuiltIn),
+        Some(Candidate { built_in: true, .. }) => return Err(GroupWriteError::BuiltInIdentified),
+        Some(identified) => Some(identified),
         // A group of the same name without an identifier is adopted; one with another identifier is not touched.
-        None if write.external_id.is_some() => Ok(named.into_iter().find(|candidate| candidate.external_id.is_none())),
-        None if named.len() > 1 => Err(GroupWriteError::AmbiguousName),
-        None => Ok(named.into_iter().next()),
+        None if write.external_id.is_some() => named.into_iter().find(|candidate| candidate.external_id.is_none()),
+        None if named.len() > 1 => return Err(GroupWriteError::AmbiguousName),
+        None => named.into_iter().next(),
+    };
+    if found.as_ref().is_some_and(|found| found.is_of_scim) {
+        return Err(GroupWriteError::OfScim);
     }
+    Ok(found)
 }
 
 /// Updates the name and the identifier of a group.
@@ -192,7 +208,10 @@ async fn update(
 const MAX_ID: i64 = 9_007_199_254_740_991;
 
 /// An id above every id that a group has or had, if there is one. The caller keeps other writes from creating groups.
-async fn next_id(transaction: &mut Transaction, durability: Durability) -> Result<i64, sqlx::Error> {
+pub(in crate::store) async fn next_id(
+    transaction: &mut Transaction,
+    durability: Durability,
+) -> Result<i64, sqlx::Error> {
     // The largest id that a group has, and the last one that was assigned.
     let sql = sql!(
         "SELECT (SELECT coalesce(max(id), 0) FROM groups WHERE id < {max_id}),
@@ -247,7 +266,7 @@ async fn create(
 }
 
 /// Moves the sequence of user ids past ids that other programs assigned explicitly.
-async fn advance_user_sequence(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
+pub(in crate::store) async fn advance_user_sequence(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
     if transaction.dialect() == Dialect::Postgres {
         let sql = sql!(
             "{pg: SELECT setval('users_id_seq',

@@ -18,7 +18,10 @@ CREATE TABLE users (
   id INTEGER PRIMARY KEY CHECK (id > 0),
   email TEXT NOT NULL CHECK (length(email) BETWEEN 1 AND 320),
   name TEXT NOT NULL DEFAULT '',
-  email_folded TEXT -- the address in lower case, written by triggers and by formgate
+  email_folded TEXT, -- the address in lower case, written by triggers and by formgate
+  -- whether the user may be a member of groups: when it becomes 0, the memberships move to inactive_members, and back when it
+  -- becomes 1
+  active INTEGER NOT NULL DEFAULT 1 CHECK (active IN (0, 1))
 ) STRICT;
 CREATE UNIQUE INDEX users_email ON users (email_folded);
 
@@ -58,7 +61,7 @@ CREATE TABLE labels (
 
 -- 3. Groups and workflow steps
 
--- Groups of users. The built-in group contains every user, without rows in group_members. AUTOINCREMENT keeps the highest id that
+-- Groups of users. The built-in group contains every active user, without rows in group_members. AUTOINCREMENT keeps the highest id that
 -- a group has had, so that formgate assigns none twice; that of the built-in group does not count.
 CREATE TABLE groups (
   id INTEGER PRIMARY KEY AUTOINCREMENT CHECK (id > 0),
@@ -405,6 +408,16 @@ CREATE TRIGGER users_updated AFTER UPDATE OF email ON users
 WHEN NEW.email IS NOT OLD.email AND NEW.email_folded IS OLD.email_folded BEGIN
   UPDATE users SET email_folded = iif(NEW.email GLOB '*[^ -~]*', NULL, lower(NEW.email)) WHERE id = NEW.id;
 END;
+CREATE TRIGGER users_activated AFTER UPDATE OF active ON users WHEN NEW.active <> OLD.active BEGIN
+  INSERT INTO inactive_members (group_id, user_id) SELECT group_id, NEW.id FROM group_members
+    WHERE user_id = NEW.id AND NOT NEW.active
+      AND group_id NOT IN (SELECT group_id FROM inactive_members WHERE user_id = NEW.id);
+  DELETE FROM group_members WHERE user_id = NEW.id AND NOT NEW.active;
+  INSERT INTO group_members (group_id, user_id) SELECT group_id, NEW.id FROM inactive_members
+    WHERE user_id = NEW.id AND NEW.active
+      AND group_id NOT IN (SELECT group_id FROM group_members WHERE user_id = NEW.id);
+  DELETE FROM inactive_members WHERE user_id = NEW.id AND NEW.active;
+END;
 CREATE TRIGGER users_deleted AFTER DELETE ON users BEGIN
   INSERT INTO stale_counts VALUES ('users', OLD.id >> 10);
 END;
@@ -453,8 +466,14 @@ CREATE TRIGGER groups_deleted AFTER DELETE ON groups BEGIN
   INSERT INTO stale_counts VALUES ('groups', OLD.id >> 10), ('members', OLD.id);
 END;
 
+-- Members that are inactive are hidden, whoever adds them.
 CREATE TRIGGER members_inserted AFTER INSERT ON group_members BEGIN
   INSERT INTO stale_counts VALUES ('members', NEW.group_id);
+  INSERT INTO inactive_members (group_id, user_id) SELECT NEW.group_id, u.id FROM users u
+    WHERE u.id = NEW.user_id AND NOT u.active
+      AND NOT EXISTS (SELECT 1 FROM inactive_members WHERE group_id = NEW.group_id AND user_id = NEW.user_id);
+  DELETE FROM group_members WHERE group_id = NEW.group_id AND user_id = NEW.user_id
+    AND EXISTS (SELECT 1 FROM users WHERE id = NEW.user_id AND NOT active);
 END;
 CREATE TRIGGER members_updated AFTER UPDATE ON group_members BEGIN
   INSERT INTO stale_counts VALUES ('members', NEW.group_id), ('members', OLD.group_id);
@@ -730,3 +749,35 @@ CREATE TABLE webhook_attempts (
   response TEXT -- the beginning of the response
 ) STRICT;
 CREATE INDEX webhook_attempts_subscription ON webhook_attempts (subscription_id, id);
+
+-- 14. What a directory provisions by SCIM
+
+-- The memberships of inactive users, which nothing shows and no product reads. They return when the users become active.
+CREATE TABLE inactive_members (
+  group_id INTEGER NOT NULL REFERENCES groups ON UPDATE CASCADE ON DELETE CASCADE,
+  user_id INTEGER NOT NULL REFERENCES users ON UPDATE CASCADE ON DELETE CASCADE,
+  PRIMARY KEY (group_id, user_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX inactive_members_user ON inactive_members (user_id);
+
+-- What a directory said about users, beyond the columns of users. A user without a row has the address as userName.
+CREATE TABLE directory_users (
+  user_id INTEGER PRIMARY KEY REFERENCES users ON UPDATE CASCADE ON DELETE CASCADE,
+  user_name TEXT NOT NULL,
+  user_name_folded TEXT NOT NULL, -- the user name in lower case, written by formgate
+  external_id TEXT,
+  given_name TEXT,
+  family_name TEXT,
+  formatted_name TEXT,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX directory_users_name ON directory_users (user_name_folded);
+CREATE UNIQUE INDEX directory_users_external_id ON directory_users (external_id) WHERE external_id IS NOT NULL;
+
+-- The groups that belong to SCIM: PUT /group refuses to write them.
+CREATE TABLE directory_groups (
+  group_id INTEGER PRIMARY KEY REFERENCES groups ON UPDATE CASCADE ON DELETE CASCADE,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL
+) STRICT;

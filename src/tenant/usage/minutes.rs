@@ -15,7 +15,7 @@ use redis::{Pipeline, RedisResult};
 
 use super::{MINUTES, MinuteUsage, RateOutcome};
 use crate::background::{Run, Task};
-use crate::quota::Account;
+use crate::quota::{Account, Interface};
 use crate::shared::{BackgroundCall, RedisConnections};
 use crate::store::RequestCounts;
 use crate::tenant::last_used::minute_of;
@@ -101,7 +101,7 @@ impl SharedMinutes {
     }
 
     async fn read(&self, connections: &RedisConnections, tenant: &Tenant, now: Timestamp) -> Option<Vec<MinuteUsage>> {
-        let account = tenant.account()?;
+        let account = tenant.account(Interface::Api)?;
         let (last, first) = (minute_of(now), minute_of(now) - MINUTES + 1);
         let mut reads = Pipeline::new();
         let mut hours = vec![first.div_euclid(MINUTES), last.div_euclid(MINUTES)];

@@ -62,7 +62,26 @@ impl Answer {
         if self.header("content-security-policy").is_some() {
             return self.fault_of_page(method);
         }
+        if self.header("content-type") == Some("application/scim+json") {
+            return self.fault_of_scim(method);
+        }
         self.fault_of_headers(method).or_else(|| self.fault_of_body(method))
+    }
+
+    /// The rules for answers to SCIM clients.
+    fn fault_of_scim(&self, method: &Method) -> Option<&'static str> {
+        let must = |holds: bool, rule| if holds { None } else { Some(rule) };
+        let json = serde_json::from_slice::<Value>(&self.body).unwrap_or_default();
+        let schemas = json["schemas"].as_array().is_some_and(|schemas| schemas.iter().all(Value::is_string));
+        let is_error = json["schemas"][0] == "urn:ietf:params:scim:api:messages:2.0:Error"
+            && json["status"] == self.status.as_str()
+            && json["detail"].as_str().is_some_and(|detail| !detail.is_empty());
+        must(self.header("x-request-id").is_some_and(|id| !id.is_empty()), "an answer has X-Request-Id")
+            .or_else(|| must(self.number("x-ratelimit-limit").is_some(), "an answer has the rate headers"))
+            .or_else(|| must(self.status != 429 || self.number("retry-after") >= Some(1), "a 429 has Retry-After"))
+            .or_else(|| must(self.status != 405 || self.header("allow").is_some(), "a 405 has Allow"))
+            .or_else(|| must(schemas || *method == Method::HEAD, "an answer of SCIM has schemas"))
+            .or_else(|| must(is_error == (self.status.as_u16() >= 400), "a refusal is an error of SCIM"))
     }
 
     /// The rules for answers of the administration area.
@@ -111,11 +130,10 @@ impl Answer {
         if special.is_some() || !self.is_of_an_account(method) {
             return special;
         }
+        let is_empty = matches!(self.status.as_u16(), 204 | 304);
+        let is_json = self.header("content-type") == Some("application/json");
         must(self.header("x-request-id").is_some_and(|id| !id.is_empty()), "an answer has X-Request-Id")
-            .or_else(|| {
-                let kind = (self.status != 304).then_some("application/json");
-                must(self.header("content-type") == kind, "a body is application/json")
-            })
+            .or_else(|| must(is_json || is_empty, "a body is application/json"))
             .or_else(|| {
                 let (limit, remaining) = (self.number("x-ratelimit-limit"), self.number("x-ratelimit-remaining"));
                 must(limit.is_some() && remaining.is_some(), "an answer has both rate headers")
@@ -133,6 +151,9 @@ impl Answer {
         let refused = self.status.as_u16() >= 400;
         if self.header("content-encoding").is_some() || !(refused || self.is_of_an_account(method)) {
             return None;
+        }
+        if matches!(self.status.as_u16(), 204 | 304) {
+            return if self.body.is_empty() { None } else { Some("an answer without content has no body") };
         }
         let Ok(json) = serde_json::from_slice::<Value>(&self.body) else { return Some("a body is JSON") };
         if refused && !json["message"].is_string() {

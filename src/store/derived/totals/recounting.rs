@@ -147,7 +147,7 @@ pub(in crate::store) fn count_wrong() -> Sql {
              UNION ALL
              SELECT 'managed groups', 'groups', id >> 10, count(*) FROM groups WHERE managed GROUP BY id >> 10
              UNION ALL
-             SELECT 'users', 'users', id >> 10, count(*) FROM users GROUP BY id >> 10
+             SELECT 'users', 'users', id >> 10, count(*) FROM users WHERE active GROUP BY id >> 10
              UNION ALL
              SELECT 'members', 'members', group_id, count(*) FROM group_members WHERE group_id > 0 GROUP BY group_id
              UNION ALL

@@ -41,7 +41,7 @@ on_both_databases! {
         assert_eq!(delete(client, &id).await, kept(2));
         assert_eq!(delete(client, &id).await, kept(0));
         let group = show(client, &id).await;
-        assert_eq!(group, json!({"id": id, "name": "Sales", "external_id": "x1", "managed": true, "members_count": 0, "members": []}));
+        assert_eq!(group, json!({"id": id, "name": "Sales", "external_id": "x1", "managed": true, "managed_by": "api", "members_count": 0, "members": []}));
         assert_eq!(super::counts(&write(client, &body).await), [2, 0, 0], "it can be written as before");
         database.execute("DELETE FROM flow_step_groups").await;
         assert_eq!(delete(client, &id).await, (200, json!({"deleted": true, "detached": 2})));

@@ -211,6 +211,7 @@ impl Model {
             "name": group.name,
             "external_id": group.external_id,
             "managed": group.managed,
+            "managed_by": group.managed.then_some("api"),
             "members_count": self.members(id).len(),
         })
     }

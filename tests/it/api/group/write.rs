@@ -13,7 +13,7 @@ on_both_databases! {
         let body = json!({"name": name, "external_id": "dir/7", "members": [{"email": "Ana@example.com", "name": "Ana"}]});
         let written = write(client, &body).await;
         let id = written["data"]["id"].as_str().unwrap();
-        let data = json!({"id": id, "name": name, "external_id": "dir/7", "managed": true, "members_count": 1});
+        let data = json!({"id": id, "name": name, "external_id": "dir/7", "managed": true, "managed_by": "api", "members_count": 1});
         assert!(id.strip_prefix("grp_").unwrap().parse::<u64>().is_ok());
         let counts = json!({"attached": 1, "detached": 0, "created": 1});
         assert_eq!(written, json!({"data": data, "result": "created", "members": counts}));
@@ -48,10 +48,10 @@ on_both_databases! {
     async fn a_group_without_an_external_id_is_adopted_by_its_name(engine: Engine) {
         let account = account(engine, "");
         account.database().await.execute("INSERT INTO groups (id, name) VALUES (4, 'Managers')").await;
-        let before = json!({"id": "grp_4", "name": "Managers", "external_id": null, "managed": false, "members_count": 0});
+        let before = json!({"id": "grp_4", "name": "Managers", "external_id": null, "managed": false, "managed_by": null, "members_count": 0});
         assert_eq!(pull(&account.client, GROUPS).await[0], before);
         let adopted = write(&account.client, &json!({"name": "Managers", "external_id": "x1"})).await;
-        let after = json!({"id": "grp_4", "name": "Managers", "external_id": "x1", "managed": true, "members_count": 0});
+        let after = json!({"id": "grp_4", "name": "Managers", "external_id": "x1", "managed": true, "managed_by": "api", "members_count": 0});
         assert_eq!((&adopted["result"], &adopted["data"]), (&json!("updated"), &after));
     }
 
@@ -107,7 +107,7 @@ on_both_databases! {
 
     async fn the_built_in_group_exists_from_the_start_and_contains_every_user(engine: Engine) {
         let client = &account(engine, "").client;
-        let empty = json!({"id": ALL_USERS, "name": "All Users", "external_id": null, "managed": false, "members_count": 0, "members": []});
+        let empty = json!({"id": ALL_USERS, "name": "All Users", "external_id": null, "managed": false, "managed_by": null, "members_count": 0, "members": []});
         assert_eq!(everything(client).await, [empty]);
         write(client, &json!({"name": "Sales", "members": members(["b@x.example", "a@x.example"])})).await;
         write(client, &json!({"name": "Sales", "members": members(["c@x.example"])})).await;

@@ -1,0 +1,80 @@
+//! A group belongs to who writes it.
+
+use serde_json::json;
+
+use super::{Scene, patch_of, refusal};
+use crate::support::fixture::{Engine, on_both_databases};
+
+const CONFLICT: &str = "A directory maintains the group through SCIM; it can only be changed there";
+
+on_both_databases! {
+    async fn the_api_only_reads_a_group_of_scim(engine: Engine) {
+        let scene = Scene::start(engine);
+        let ana = scene.user("ana@example.com").await;
+        let body = json!({"displayName": "Sales", "externalId": "x1", "members": [{"value": ana}]});
+        let group = scene.create("/Groups", &body).await["id"].as_str().unwrap().to_owned();
+        let plain = scene.group("Plain", &[&ana]).await;
+        let caller = scene.acme.caller();
+        for body in [
+            json!({"name": "Sales", "external_id": "x1", "members": []}),
+            json!({"name": "Renamed", "external_id": "x1"}),
+            json!({"name": "Sales", "members": []}),
+            json!({"name": "Plain", "members": [{"email": "ben@example.com"}]}),
+            json!({"name": "Plain", "external_id": "x2"}),
+        ] {
+            for query in ["", "?dry_run=1", "?report=members"] {
+                let answer = caller.put(&format!("/api/v1/group{query}")).json(&body).send().await;
+                assert_eq!((answer.status.as_u16(), &answer.json()["message"]), (409, &json!(CONFLICT)), "{body} {query}");
+            }
+        }
+        for id in [&group, &plain] {
+            let answer = caller.delete(&format!("/api/v1/group/{id}")).send().await;
+            assert_eq!((answer.status.as_u16(), &answer.json()["message"]), (409, &json!(CONFLICT)));
+            assert_eq!(scene.members(id).await, [ana.clone()]);
+        }
+        assert_eq!(scene.read("/Users").await["totalResults"], 1, "no user was created");
+        let other = caller.put("/api/v1/group").json(&json!({"name": "Sales", "external_id": "x3"})).send().await;
+        assert_eq!((other.status.as_u16(), &other.json()["data"]["managed_by"]), (201, &json!("api")));
+    }
+
+    async fn scim_reads_all_groups_and_writes_its_own(engine: Engine) {
+        let scene = Scene::start(engine);
+        let ana = scene.user("ana@example.com").await;
+        scene.database().await.execute("INSERT INTO groups (id, name) VALUES (4, 'Product')").await;
+        let put = json!({"name": "Api", "members": [{"email": "ana@example.com"}]});
+        let api = scene.acme.caller().put("/api/v1/group").json(&put).send().await.json();
+        let own = scene.group("Own", &[&ana]).await;
+        let all = scene.read("/Groups?sortBy=displayName").await;
+        assert_eq!(super::listed(&all, "displayName"), ["All Users", "Api", "Own", "Product"]);
+        for id in ["grp_4", api["data"]["id"].as_str().unwrap(), "grp_9007199254740991"] {
+            let path = format!("/Groups/{id}");
+            let before = scene.read(&path).await;
+            let operations = patch_of(&json!([{"op": "remove", "path": "members"}]));
+            for answer in [
+                scene.send("PATCH", &path, &operations).await,
+                scene.send("PUT", &path, &json!({"displayName": "Mine", "members": []})).await,
+                scene.directory.delete(&format!("/scim/v2{path}")).send().await,
+            ] {
+                assert_eq!(refusal(&answer), (409, String::new()), "{id}");
+            }
+            assert_eq!(scene.read(&path).await, before);
+        }
+        let listed = scene.acme.caller().get("/api/v1/group").send().await.json();
+        let managers: Vec<_> = listed["data"].as_array().unwrap().iter().map(|group| group["managed_by"].clone()).collect();
+        assert_eq!(managers, [json!(null), json!("api"), json!("scim"), json!(null)]);
+        assert_eq!(scene.members(&own).await, [ana]);
+    }
+
+    async fn a_change_of_scim_is_a_sync_that_can_be_undone(engine: Engine) {
+        let scene = Scene::start(engine);
+        let (ana, ben) = (scene.user("ana@example.com").await, scene.user("ben@example.com").await);
+        let group = scene.group("Sales", &[&ana]).await;
+        let operations = json!([{"op": "add", "path": "members", "value": ben}, {"op": "remove", "path": "members", "value": ana}]);
+        scene.patch(&format!("/Groups/{group}"), &operations).await;
+        scene.patch(&format!("/Groups/{group}"), &operations).await;
+        let kept = "SELECT actor || ' ' || group_name || ' ' || attached || ' ' || detached FROM group_syncs ORDER BY id";
+        let [ana, ben] = [&ana, &ben].map(|id| id.strip_prefix("usr_").unwrap());
+        let expected = [format!("Directory Sales [{ana}] []"), format!("Directory Sales [{ben}] [{ana}]")];
+        assert_eq!(scene.database().await.texts(kept).await, expected, "nothing is kept of a change that changed nothing");
+    }
+}
