@@ -10,6 +10,7 @@ mod links;
 mod oidc;
 mod outage;
 mod protection;
+mod reads;
 mod roles;
 mod scene;
 mod sessions;
