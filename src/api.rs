@@ -131,7 +131,6 @@ macro_rules! delete {
 }
 
 const ANY: &[Scope] = &[];
-const ALL: &[Scope] = &[Scope::All];
 const FORMS: &[Scope] = &[Scope::FormsRead];
 const SUBMISSIONS: &[Scope] = &[Scope::SubmissionsRead];
 const GROUPS: &[Scope] = &[Scope::GroupsRead];

@@ -179,11 +179,11 @@ impl<H> Endpoints<H> {
         self.all.iter()
     }
 
-    /// The path of the endpoints for a path, whatever the method.
+    /// The path that is in the names of the endpoints for a path, whatever the method.
     #[must_use]
     pub fn template(&'static self, path: &str) -> Option<&'static str> {
         let (OfPath { endpoints, .. }, _) = self.find_path(path)?;
-        endpoints.first().map(|endpoint| endpoint.path)
+        endpoints.first()?.name.split_once(' ').map(|(_, template)| template)
     }
 
     /// The endpoint of a method and a path. A trailing slash is the same path.

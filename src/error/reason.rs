@@ -70,6 +70,8 @@ reasons! {
     BodyIncomplete = "body_incomplete";
     /// The built-in group can't be deleted.
     BuiltInGroup = "built_in_group";
+    /// A directory maintains the group.
+    GroupOfScim = "group_of_scim";
     /// The cursor of the change feed is lost.
     CursorLost = "cursor_lost";
     /// Too many requests were in flight.
@@ -114,6 +116,7 @@ impl Refusal {
             }
             Self::BodyTooSlow | Self::BodyBroken(_) => RefusalReason::BodyIncomplete,
             Self::BuiltInGroup => RefusalReason::BuiltInGroup,
+            Self::GroupOfScim => RefusalReason::GroupOfScim,
             Self::ChangesLost(_) => RefusalReason::CursorLost,
             Self::Overloaded | Self::TenantBusy | Self::MemorySpent(_) => RefusalReason::Busy,
             Self::DatabaseUnavailable(_) => RefusalReason::DatabaseUnavailable,

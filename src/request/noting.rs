@@ -1,6 +1,6 @@
 //! The end of a request in the log of its account.
 //!
-//! Owns which requests are noted, and what of them: those of the API, never a body, a query or the value in a path. Refusals
+//! Owns which requests are noted, and what of them: those of the API and of directories, never a body, a query or the value in a path. Refusals
 //! for which nobody spends a budget are counted, since nothing else bounds how many there are: those without a valid token,
 //! and those by a spent budget.
 
@@ -12,11 +12,14 @@ use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderMap, Method, StatusCode, request};
 use jiff::Timestamp;
 
-use super::{API, RequestContext};
+use super::RequestContext;
+use super::scim::{interface_of, path_below};
 use crate::api;
 use crate::error::{Refusal, RefusalReason};
 use crate::gate::Connection;
 use crate::metrics::RequestLogMetrics;
+use crate::quota::Interface;
+use crate::scim;
 use crate::tenant::request_log::{EndedRequest, NotedAs, RequestToken};
 use crate::tenant::token::SentToken;
 
@@ -51,7 +54,7 @@ impl RequestLogSwitch {
         self.0.store(is_on, Ordering::Relaxed);
     }
 
-    /// Notes a request of an account's API.
+    /// Notes a request of an account's API, or of its directory.
     pub(super) fn note(
         &self,
         connection: &Connection,
@@ -61,10 +64,10 @@ impl RequestLogSwitch {
         metrics: &RequestLogMetrics,
     ) {
         let Some(tenant) = context.tenant.as_ref().filter(|_| context.area.is_none()) else { return };
-        let Some(path) = head.uri.path().strip_prefix(API) else { return };
-        if !self.0.load(Ordering::Relaxed) || !(path.is_empty() || path.starts_with('/')) {
+        let interface = interface_of(head.uri.path());
+        let Some(path) = path_below(interface, head.uri.path()).filter(|_| self.0.load(Ordering::Relaxed)) else {
             return;
-        }
+        };
         let reason = match ended.refusal {
             Some(refusal) => Some(refusal.reason()),
             None if ended.status.as_u16() >= 400 => Some(RefusalReason::Invalid),
@@ -85,7 +88,10 @@ impl RequestLogSwitch {
             // The name of a route is its method and its template.
             route: match context.route {
                 Some(name) => name.split_once(' ').map(|(_, template)| template),
-                None => api::ENDPOINTS.template(path),
+                None => match interface {
+                    Interface::Api => api::ENDPOINTS.template(path),
+                    Interface::Scim => scim::ENDPOINTS.template(path),
+                },
             },
             status: ended.status.as_u16(),
             duration_ms,

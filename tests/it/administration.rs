@@ -10,6 +10,7 @@ mod links;
 mod oidc;
 mod outage;
 mod protection;
+mod reads;
 mod requests;
 mod roles;
 mod scene;

@@ -13,6 +13,7 @@ mod once;
 mod order;
 mod quiet;
 mod reach;
+mod readers;
 mod recipes;
 mod replay;
 mod scene;

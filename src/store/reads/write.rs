@@ -55,8 +55,11 @@ pub(in crate::store) async fn add(
             to_seal.push((day, seals));
         }
     }
-    if !to_seal.is_empty() && transaction.deletes_old_rows() {
-        forget(transaction, Day(unwritten.today.0 - KEPT_DAYS)).await?;
+    if let Some((first, _)) = to_seal.first()
+        && transaction.deletes_old_rows()
+    {
+        // What is older and not sealed yet is forgotten after it is.
+        forget(transaction, Day(unwritten.today.0 - KEPT_DAYS).min(*first)).await?;
     }
     for (day, seals) in to_seal {
         seal::seal(transaction, day, seals, now).await?;

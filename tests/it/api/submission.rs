@@ -5,6 +5,7 @@ mod kept;
 mod large;
 mod long;
 pub(crate) mod plan;
+mod readers;
 mod search;
 mod show;
 mod slow_settling;
