@@ -240,7 +240,8 @@ async fn identify(connection: &mut PooledConnection, requests: &mut [LoggedReque
     let find = sql!(
         "SELECT tokens.id, tokens.digest, tokens.revoked_at, tokens.expires_at
          FROM {rows sent: digest text} AS sent
-         JOIN tokens ON tokens.digest = {pg: decode(sent.digest, 'hex') | lite: unhex(sent.digest)}",
+         JOIN tokens ON tokens.digest = {pg: decode(sent.digest, 'hex') | lite: unhex(sent.digest)}
+         {scans: an account has few tokens}",
         sent = sent.text(),
     );
     for row in &connection.fetch_all(find).await? {

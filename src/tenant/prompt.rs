@@ -129,15 +129,16 @@ impl PromptWrites {
         self.end_write(store, false);
     }
 
-    /// A write failed.
-    pub(super) fn failed(&self, store: &Store) {
-        self.end_write(store, true);
+    /// A write failed. Returns whether it is the first one since one succeeded.
+    pub(super) fn failed(&self, store: &Store) -> bool {
+        !self.end_write(store, true)
     }
 
-    fn end_write(&self, store: &Store, has_failed: bool) {
+    /// Returns whether the write before failed.
+    fn end_write(&self, store: &Store, has_failed: bool) -> bool {
         self.openings.store(store.openings(), Ordering::Release);
-        self.has_failed.store(has_failed, Ordering::Release);
         self.written.store(now(), Ordering::Release);
+        self.has_failed.swap(has_failed, Ordering::AcqRel)
     }
 
     fn since_last_write(&self) -> Option<Duration> {

@@ -111,20 +111,21 @@ impl WriteBehind {
                 if let NotWritten::InDoubt { mark, .. } = error {
                     usage.doubt(Some(mark));
                 }
-                self.tokens.prompt.failed(&self.store);
+                let is_first = self.tokens.prompt.failed(&self.store);
                 let (tenant, cause) = (&*self.slug, with_causes(&error));
-                // Why is logged once, by those who found out.
-                if let NotWritten::Failed(StoreError::Resting | StoreError::Busy) = error {
-                    tracing::debug!(
-                        tenant,
-                        cause,
-                        "what requests left is not written; it is written at the next attempt"
-                    );
-                } else {
+                // A database that is unavailable is reported by those who found out, and another one once.
+                let is_reported = matches!(error, NotWritten::Failed(StoreError::Resting | StoreError::Busy));
+                if is_first && !is_reported {
                     tracing::warn!(
                         tenant,
                         cause,
-                        "what requests left is not written; it is written at the next attempt"
+                        "what requests left is not written; it is written at a later attempt"
+                    );
+                } else {
+                    tracing::debug!(
+                        tenant,
+                        cause,
+                        "what requests left is not written; it is written at a later attempt"
                     );
                 }
                 false
