@@ -153,11 +153,13 @@ impl WriteBehind {
     async fn write_taken(&self) -> Result<bool, NotWritten> {
         let Tokens { last_used, usage, requests, prompt, .. } = &*self.tokens;
         let now = Timestamp::now();
-        // Adding to the row of an hour takes several statements: once a minute is enough.
-        let takes_hours = self.is_hourly_due || usage.age(minute_of(now)).is_some_and(|age| age > 0);
+        let uses = last_used.unwritten();
+        // Adding to the row of an hour takes several statements: once a minute is enough, as for uses.
+        let is_older = || usage.age(minute_of(now)).is_some_and(|age| age > 0);
+        let takes_hours = self.is_hourly_due || !uses.is_empty() || is_older();
         let hours = if takes_hours { usage.take(now) } else { Vec::new() };
         // Another write may have just finished.
-        let unwritten = Unwritten { uses: last_used.unwritten(), hours, requests: requests.take(now) };
+        let unwritten = Unwritten { uses, hours, requests: requests.take(now) };
         if unwritten.is_empty() {
             if takes_hours {
                 usage.confirm();
