@@ -1,10 +1,12 @@
 //! When tokens were last used, to the minute, for which route and from which network: recorded in memory, and written
-//! at most once an hour for each account, together with the hours of [`super::usage`] ([`super::written_behind`]). A crash
-//! loses the times of the last hour or two.
+//! together with the hours of [`super::usage`] and the log of requests ([`super::written_behind`]). While that log is on,
+//! they are written with it within seconds; without it, at most once an hour for each account, and a crash loses the times
+//! of the last hour or two.
 //!
 //! A write is a commit, so when a token's cached look-up next expires, the database is read again instead of
 //! the files' stamp (`verify.rs`). The new stamp can't be recorded with the write: another program could commit
-//! a revocation within the same step of the file's timestamp. That look-up, once an hour, uses an open connection too.
+//! a revocation within the same step of the file's timestamp. That look-up uses an open connection too if there is one;
+//! [`super::prompt`] bounds how often it opens a closed file.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -115,11 +115,14 @@ impl PromptWrites {
 
     /// It was not written, and waits since then.
     pub(super) fn put_back(&self, since: i64) {
+        if since == 0 {
+            return;
+        }
         let before = self.since.fetch_update(Ordering::AcqRel, Ordering::Acquire, |newer| match newer {
             0 => Some(since),
             newer => Some(newer.min(since)),
         });
-        if since != 0 && before == Ok(0) {
+        if before == Ok(0) {
             WAITING.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -129,15 +132,16 @@ impl PromptWrites {
         self.end_write(store, false);
     }
 
-    /// A write failed.
-    pub(super) fn failed(&self, store: &Store) {
-        self.end_write(store, true);
+    /// A write failed. Returns whether it is the first one since one succeeded.
+    pub(super) fn failed(&self, store: &Store) -> bool {
+        !self.end_write(store, true)
     }
 
-    fn end_write(&self, store: &Store, has_failed: bool) {
+    /// Returns whether the write before failed.
+    fn end_write(&self, store: &Store, has_failed: bool) -> bool {
         self.openings.store(store.openings(), Ordering::Release);
-        self.has_failed.store(has_failed, Ordering::Release);
         self.written.store(now(), Ordering::Release);
+        self.has_failed.swap(has_failed, Ordering::AcqRel)
     }
 
     fn since_last_write(&self) -> Option<Duration> {
@@ -165,4 +169,26 @@ fn now() -> i64 {
 
 fn millis(millis: i64) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_written_waits_since_it_was_noted() {
+        let prompt = PromptWrites::default();
+        assert!(!prompt.is_waiting() && prompt.take() == 0);
+        prompt.begin();
+        let since = prompt.since.load(Ordering::Acquire);
+        assert!(prompt.is_waiting() && !prompt.is_pausing(), "nothing was written before");
+        prompt.begin();
+        assert_eq!(prompt.take(), since, "since the first of both");
+        prompt.put_back(since + 7);
+        prompt.put_back(since);
+        // Of a write that had nothing to take.
+        prompt.put_back(0);
+        assert_eq!(prompt.take(), since);
+        assert!(!prompt.is_waiting());
+    }
 }

@@ -113,20 +113,21 @@ impl WriteBehind {
                 if let NotWritten::InDoubt { mark, .. } = error {
                     usage.doubt(Some(mark));
                 }
-                self.tokens.prompt.failed(&self.store);
+                let is_first = self.tokens.prompt.failed(&self.store);
                 let (tenant, cause) = (&*self.slug, with_causes(&error));
-                // Why is logged once, by those who found out.
-                if let NotWritten::Failed(StoreError::Resting | StoreError::Busy) = error {
-                    tracing::debug!(
-                        tenant,
-                        cause,
-                        "what requests left is not written; it is written at the next attempt"
-                    );
-                } else {
+                // A database that is unavailable is reported by those who found out, and another one once.
+                let is_reported = matches!(error, NotWritten::Failed(StoreError::Resting | StoreError::Busy));
+                if is_first && !is_reported {
                     tracing::warn!(
                         tenant,
                         cause,
-                        "what requests left is not written; it is written at the next attempt"
+                        "what requests left is not written; it is written at a later attempt"
+                    );
+                } else {
+                    tracing::debug!(
+                        tenant,
+                        cause,
+                        "what requests left is not written; it is written at a later attempt"
                     );
                 }
                 false
@@ -154,16 +155,13 @@ impl WriteBehind {
     async fn write_taken(&self) -> Result<bool, NotWritten> {
         let Tokens { last_used, usage, requests, reads, prompt, .. } = &*self.tokens;
         let now = Timestamp::now();
-        // Adding to the row of an hour takes several statements: once a minute is enough.
-        let takes_hours = self.is_hourly_due || usage.age(minute_of(now)).is_some_and(|age| age > 0);
+        let uses = last_used.unwritten();
+        // Adding to the row of an hour takes several statements: once a minute is enough, as for uses.
+        let is_older = || usage.age(minute_of(now)).is_some_and(|age| age > 0);
+        let takes_hours = self.is_hourly_due || !uses.is_empty() || is_older();
         let hours = if takes_hours { usage.take(now) } else { Vec::new() };
         // Another write may have just finished.
-        let unwritten = Unwritten {
-            uses: last_used.unwritten(),
-            hours,
-            requests: requests.take(now),
-            reads: reads.take(self.due, now),
-        };
+        let unwritten = Unwritten { uses, hours, requests: requests.take(now), reads: reads.take(self.due, now) };
         if unwritten.is_empty() {
             if takes_hours {
                 usage.confirm();

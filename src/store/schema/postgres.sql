@@ -285,7 +285,7 @@ CREATE TABLE request_log (
   prefix text,
   method text NOT NULL,
   route text,
-  status smallint NOT NULL,
+  status bigint NOT NULL,
   duration_ms bigint NOT NULL,
   row_count bigint,
   network text,

@@ -89,7 +89,8 @@ async fn write(mut transaction: Transaction, unwritten: &Unwritten, now: Timesta
     if !unwritten.uses.is_empty() {
         transaction.execute(touch(&unwritten.uses)).await?;
     }
-    if !unwritten.requests.rows.is_empty() {
+    // Old rows are deleted also while the log is off.
+    if !unwritten.requests.rows.is_empty() || unwritten.requests.deletes_old {
         request_log::write(&mut transaction, &unwritten.requests, now).await?;
     }
     let mark = hours::add(&mut transaction, &unwritten.hours, now).await?;

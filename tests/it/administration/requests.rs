@@ -3,7 +3,7 @@
 use http::Method;
 
 use super::scene::{Scene, between, text};
-use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::fixture::on_both_databases;
 
 const PATH: &str = "/admin/requests";
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::acme::Acme;
 use crate::support::client::{Client, operator_count};
 use crate::support::database::Database;
-use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::fixture::{Engine, Site, on_all_databases, on_both_databases};
 
 const LOG: &str = "/api/v1/request";
 
@@ -49,7 +49,7 @@ async fn wait_for_stored(database: &Database, condition: &str, expected: i64, li
     }
 }
 
-on_both_databases! {
+on_all_databases! {
     async fn a_row_says_what_became_of_a_request(engine: Engine) {
         let acme = acme(engine);
         acme.site.import("acme", &format!("{}\n", json!({"type": "form", "id": 1, "name": "Leave", "anonymous": false, "disabled": false, "parent_id": null, "graduated": false, "elements": []})));
@@ -99,7 +99,9 @@ on_both_databases! {
             assert!((jiff::Timestamp::now() - at).abs().get_seconds() < 120);
         }
     }
+}
 
+on_both_databases! {
     async fn refusals_without_a_valid_token_are_counted_and_say_what_was_sent(engine: Engine) {
         let acme = acme(engine);
         let (caller, stranger) = (acme.caller(), acme.stranger());
