@@ -155,9 +155,6 @@ impl Pipeline {
                 Err(Refusal::Overloaded)
             }
         };
-        if let Some(tenant) = &context.tenant {
-            tenant.write_behind_request();
-        }
         let (reply, refusal) = match outcome {
             Ok(reply) => (reply, None),
             Err(refusal) => {
@@ -177,6 +174,10 @@ impl Pipeline {
         let status = reply.status;
         let read_by = ReadBy::of(&reply, &head, &context);
         let mut response = respond::build(reply, &head, id, context.budget, self.limits.request, read_by).await;
+        // After the submissions in it were noted, so that one write has all.
+        if let Some(tenant) = &context.tenant {
+            tenant.write_behind_request();
+        }
         if let Some(hsts) = &*self.hsts.load()
             && connection.transport.is_protected()
         {
