@@ -133,6 +133,14 @@ impl Reads {
         !held.is_open && held.since.is_some()
     }
 
+    /// What was taken is not written, since no connection was idle. If this node has no row, the next request tries again.
+    pub(super) fn stay_due(&self) {
+        let held = self.lock();
+        if !held.is_open && held.age(0).is_some() {
+            self.is_due.store(true, Ordering::Release);
+        }
+    }
+
     /// Whether there is something to write.
     pub(super) fn is_due(&self, due: Due, now: i64) -> bool {
         let held = self.lock();

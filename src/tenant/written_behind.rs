@@ -177,6 +177,7 @@ impl WriteBehind {
                     Due::All => true,
                 };
             if !may_open {
+                reads.stay_due();
                 return Ok(false);
             }
             self.store.write_behind(&unwritten, now).await?;

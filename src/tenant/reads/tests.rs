@@ -69,6 +69,9 @@ fn what_was_not_confirmed_is_held_and_taken_again() {
     assert_eq!(reads.of_submission(70_000), [(1, today)]);
     assert!(reads.of_submission(5 + 65_536).is_empty() && reads.of_submission(7).is_empty());
 
+    assert!(reads.becomes_due() && !reads.becomes_due());
+    reads.stay_due();
+    assert!(reads.becomes_due(), "the row is not open");
     let second = reads.take(Due::Afterwards, at(2)).unwrap();
     assert_eq!((second.change, keys(&second)), (NodeChange::Open, vec![(1, 2), (1, 1), (2, 1)]));
     reads.confirm();

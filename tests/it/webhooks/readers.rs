@@ -5,9 +5,10 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::scene::{LIMIT, Scene, received};
+use crate::support::child::free_port;
 use crate::support::client::Client;
 use crate::support::fixture::on_both_databases;
-use crate::support::receiver::{Act, Receiver};
+use crate::support::receiver::{Act, HOST, Receiver};
 
 async fn subscribe(client: &Client, url: &str, event: &str) -> Value {
     let answer = client.post("/api/v1/subscribe").json(&json!({ "target_url": url, "event": event })).send().await;
@@ -58,12 +59,10 @@ on_both_databases! {
         let scene = Scene::new(engine).await;
         let [accepted, refused, unreachable, deleted, tested] = ["accepted", "refused", "unreachable", "deleted", "tested"].map(|name| scene.client.with(&scene.site.token("acme", name)));
         let [good, bad, other] = [Receiver::always(Act::status(200)).await, Receiver::always(Act::status(500)).await, Receiver::always(Act::status(200)).await];
-        let closed = Receiver::always(Act::status(200)).await;
-        let url = closed.url("/hook");
-        drop(closed);
+        let nowhere = format!("https://{HOST}:{}/hook", free_port());
         subscribe(&accepted, &good.url("/hook"), "submission.created").await;
         subscribe(&refused, &bad.url("/hook"), "submission.created").await;
-        let failing = subscribe(&unreachable, &url, "submission.created").await;
+        let failing = subscribe(&unreachable, &nowhere, "submission.created").await;
         subscribe(&deleted, &other.url("/deleted"), "submission.deleted").await;
         let nobodys = subscribe(&scene.client, &other.url("/nobody"), "submission.created").await;
         scene.execute(&format!("UPDATE subscriptions SET token_id = NULL WHERE id = {}", nobodys.as_str().unwrap().trim_start_matches("hook_"))).await;

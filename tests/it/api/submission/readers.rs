@@ -260,7 +260,6 @@ on_both_databases! {
         // The first read is written at once.
         scene.wait_for("SELECT count(*) FROM submission_reads", 1).await;
         scene.wait_for("SELECT count(*) FROM read_nodes", 1).await;
-        let written = Timestamp::now();
         scene.read(&caller, 2).await;
         assert_eq!(scene.names(2).await, once(&["caller"]), "the node that answers adds what it holds");
         scene.node.kill();
@@ -273,12 +272,13 @@ on_both_databases! {
         };
         // Before anything is written.
         let [[from, until]] = gaps(&scene.readers(2).await)[..] else { panic!("one gap") };
-        assert!(from <= written && until >= killed, "{from} {until}");
+        assert!(from <= killed && until >= killed, "{from} {until}");
         scene.read(&caller, 3).await;
         scene.wait_for("SELECT count(*) FROM read_gaps", 1).await;
         let found = scene.readers(2).await;
         let [[recorded, until]] = gaps(&found)[..] else { panic!("one gap: {found}") };
-        assert!(recorded == from && until >= killed, "{found}");
+        // The second read may have been written just when the node was killed.
+        assert!(recorded >= from && recorded <= killed && until >= killed, "{found}");
         assert_eq!(scene.names(1).await, once(&["caller"]));
         scene.stop().await;
         scene.wait_for("SELECT count(*) FROM read_nodes", 0).await;
