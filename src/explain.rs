@@ -350,7 +350,8 @@ fn find_token(
                 format!("make another: formgate token create --tenant {slug} --name …"),
             ),
             (None, used) => {
-                let used = used.map_or_else(|| "never used".to_owned(), |at| format!("last used at {}", Rfc3339Micros(at)));
+                let used =
+                    used.map_or_else(|| "never used".to_owned(), |at| format!("last used at {}", Rfc3339Micros(at)));
                 let what = format!("number {}, “{}”, {used}{}", token.id, token.name, limits_of(&token.limits));
                 match (from, &token.limits.networks) {
                     (Some(from), networks) if !networks.allow(Some(from)) => Finding::stops(

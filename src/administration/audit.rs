@@ -135,8 +135,7 @@ pub(super) async fn show(member: &Member<'_>, _: &str) -> Result<Reply, Refusal>
     let details: Vec<Value> =
         records.iter().map(|record| serde_json::from_str(&record.details).unwrap_or_default()).collect();
     let forms = FormNames::of(details.iter().flat_map(forms_in), member).await?;
-    let words =
-        DetailWords { texts: member.area.texts, forms: &forms, moment: &|at: Timestamp| member.moment(at) };
+    let words = DetailWords { texts: member.area.texts, forms: &forms, moment: &|at: Timestamp| member.moment(at) };
     let rows = records.into_iter().zip(&details).map(|(record, details)| AuditRow {
         id: record.id,
         at: member.moment(record.at),
@@ -175,12 +174,15 @@ impl DetailWords<'_> {
     }
 
     fn add(&self, of: &str, fields: &Map<String, Value>, details: &mut Vec<Detail>) {
-        let change = fields.get("before").and_then(Value::as_object).zip(fields.get("after").and_then(Value::as_object));
+        let change =
+            fields.get("before").and_then(Value::as_object).zip(fields.get("after").and_then(Value::as_object));
         for (key, value) in fields {
             let name = |end: &str| format!("{of}{}{end}", self.named(key).unwrap_or_else(|| key.replace('_', " ")));
             match (value, change) {
                 (Value::Null, _) => {}
-                (Value::Object(before), Some((_, after))) if key == "before" => self.add_changes(before, after, details),
+                (Value::Object(before), Some((_, after))) if key == "before" => {
+                    self.add_changes(before, after, details);
+                }
                 (Value::Object(_), Some(_)) if key == "after" => {}
                 (Value::Object(fields), _) => self.add(&name(" "), fields, details),
                 (Value::String(text), _) => {
@@ -223,7 +225,8 @@ impl DetailWords<'_> {
 
     /// What a row is about: `token 7`.
     fn subject(&self, subject: &str) -> String {
-        let known = subject.split_once(' ').and_then(|(kind, rest)| Some((self.named(&format!("subject.{kind}"))?, rest)));
+        let known =
+            subject.split_once(' ').and_then(|(kind, rest)| Some((self.named(&format!("subject.{kind}"))?, rest)));
         known.map_or_else(|| subject.to_owned(), |(kind, rest)| format!("{kind} {rest}"))
     }
 }
@@ -297,31 +300,39 @@ mod tests {
 
     #[test]
     fn details_are_shown_without_the_punctuation_of_json() {
-        let json = r#"{"role": "admin", "expires_at": null, "old_id": 7, "events": {"event": "evt_1"}, "odd": ["a", 1]}"#;
+        let json =
+            r#"{"role": "admin", "expires_at": null, "old_id": 7, "events": {"event": "evt_1"}, "odd": ["a", 1]}"#;
         assert_eq!(shown(json), ["role: admin", "old id: 7", "events event: evt_1", "odd: a, 1"]);
         assert_eq!(shown("{}"), [""; 0]);
         for whole in ["<b>", "[1]", "null"] {
             assert_eq!(shown(whole), [whole]);
         }
         // A row of a later version.
-        assert_eq!(shown(r#"{"before": 1, "after": {"events": "failed"}}"#), [
-            "before: 1",
-            "after position events: those that failed"
-        ]);
+        assert_eq!(
+            shown(r#"{"before": 1, "after": {"events": "failed"}}"#),
+            ["before: 1", "after position events: those that failed"]
+        );
     }
 
     #[test]
     fn a_change_of_limits_shows_what_was_before_and_after_in_the_language_of_the_page() {
         let json = r#"{"name": "CRM", "before": {"scopes": ["scim"], "forms": ["for_1", "for_2"], "networks": ["10.0.0.0/8"]},
             "after": {"scopes": ["*"], "forms": ["for_1"], "networks": null}}"#;
-        let english =
-            ["name: CRM", "may do: scim → everything", "forms: for_1, for_2 → for_1", "networks: 10.0.0.0/8 → no limit"];
+        let english = [
+            "name: CRM",
+            "may do: scim → everything",
+            "forms: for_1, for_2 → for_1",
+            "networks: 10.0.0.0/8 → no limit",
+        ];
         let german =
             ["Name: CRM", "darf: scim → alles", "Formulare: for_1, for_2 → for_1", "Netze: 10.0.0.0/8 → keine Grenze"];
         assert_eq!(shown(json), english);
         assert_eq!(shown_in(Language::German, json), german);
         assert_eq!(forms_in(&serde_json::from_str(json).unwrap()), [1, 2, 1]);
-        assert_eq!(shown_in(Language::German, r#"{"later_key": 7, "name": "scopes"}"#), ["later key: 7", "Name: scopes"]);
+        assert_eq!(
+            shown_in(Language::German, r#"{"later_key": 7, "name": "scopes"}"#),
+            ["later key: 7", "Name: scopes"]
+        );
     }
 
     #[test]

@@ -288,7 +288,10 @@ async fn rotate(command: &RotateArgs) -> Result<()> {
         // Neither a token that never expires nor one that expires soon may come from saying nothing.
         None => match store.find_token_by_id(id).await.of_tenant(&tenant)?.and_then(|old| old.expires_at) {
             None => None,
-            Some(at) => bail!("token {id} expires at {}: pass --expires for the new one, such as 90d or never", Rfc3339Micros(at)),
+            Some(at) => bail!(
+                "token {id} expires at {}: pass --expires for the new one, such as 90d or never",
+                Rfc3339Micros(at)
+            ),
         },
     };
     let request = RotationRequest { expires_at, overlap: command.overlap, form_key: None };

@@ -68,7 +68,8 @@ pub(super) fn read(
             OperatorAddress::Unix(path) => {
                 let socket = folders.identity(path);
                 if let Some((_, first)) = sockets.iter().find(|(other, _)| *other == socket) {
-                    let problem = Problem::at(&text.span, format!("`{}` is the socket of an earlier entry", text.value));
+                    let problem =
+                        Problem::at(&text.span, format!("`{}` is the socket of an earlier entry", text.value));
                     table.context().report(problem.label("here").earlier(&first.span, "first here"));
                 }
                 sockets.push((socket, text));

@@ -148,9 +148,9 @@ pub async fn guard_of(config: &Config) -> Guard {
 
 /// What waits to be sent, and whether a node sends it.
 fn find_pending(config: &WebhookConfig, found: &InspectedSubscription) -> Finding {
-    let last = found
-        .last_success_at
-        .map_or("nothing was accepted so far".to_owned(), |at| format!("the last event was accepted on {}", Rfc3339Micros(at)));
+    let last = found.last_success_at.map_or("nothing was accepted so far".to_owned(), |at| {
+        format!("the last event was accepted on {}", Rfc3339Micros(at))
+    });
     let PendingEvents { count, is_more, since } = found.pending;
     let more = if is_more { "more than " } else { "" };
     let mut what = match (count, since) {
@@ -204,7 +204,8 @@ fn state(found: &InspectedSubscription, tenant: &TenantConfig) -> Finding {
         "active" => Finding::passes(what),
         "failing" => {
             let since = found.failing_since.map_or(String::new(), |at| format!(" since {}", Rfc3339Micros(at)));
-            let next = found.next_attempt_at.map_or(String::new(), |at| format!("; tried again on {}", Rfc3339Micros(at)));
+            let next =
+                found.next_attempt_at.map_or(String::new(), |at| format!("; tried again on {}", Rfc3339Micros(at)));
             Finding::warns(
                 format!("{what}{since}: {reason}{next}"),
                 "the steps below show whether it would succeed now; nothing is lost meanwhile",

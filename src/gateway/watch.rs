@@ -22,12 +22,7 @@ use crate::systemd;
 /// # Panics
 /// Outside of a Tokio runtime.
 #[must_use = "dropping it ends the watch"]
-pub fn watch(
-    path: &Path,
-    served: Config,
-    reloader: Reloader,
-    hangups: Option<Signal>,
-) -> AbortOnDropHandle<()> {
+pub fn watch(path: &Path, served: Config, reloader: Reloader, hangups: Option<Signal>) -> AbortOnDropHandle<()> {
     let served = Arc::new(ServedState::of(served));
     // Created before this returns, so that a change made as soon as the gateway reports ready is noticed.
     let changes = FolderWatcher::of(path, &served.databases, served.folders.clone(), served.read_at);

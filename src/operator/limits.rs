@@ -57,13 +57,11 @@ impl GivenLimits {
     /// Each fault by its key.
     pub(super) fn read(&self, of_account: u32) -> Result<ChangedLimits, OperatorRefusal> {
         let mut faults = Faults::new();
-        let scopes = of_list("scopes", &self.scopes, &mut faults, |names| {
-            Scopes::parse(names.iter().map(String::as_str))
-        });
+        let scopes =
+            of_list("scopes", &self.scopes, &mut faults, |names| Scopes::parse(names.iter().map(String::as_str)));
         let forms = of_list("forms", &self.forms, &mut faults, |ids| FormReach::parse(ids.iter().map(|id| &*id.0)));
-        let networks = of_list("networks", &self.networks, &mut faults, |texts| {
-            Networks::parse(texts.iter().map(String::as_str))
-        });
+        let networks =
+            of_list("networks", &self.networks, &mut faults, |texts| Networks::parse(texts.iter().map(String::as_str)));
         let parse = |own: Option<u64>| own.map(|own| TokenLimits::parse_budget(own, of_account)).transpose();
         let requests_per_minute = self.requests_per_minute.map(parse).transpose().unwrap_or_else(|fault| {
             add(&mut faults, "requests_per_minute".to_owned(), &fault);
