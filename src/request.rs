@@ -186,10 +186,6 @@ impl Pipeline {
         let (status, rows) = (reply.status, reply.rows);
         let read_by = ReadBy::of(&reply, &head, &context);
         let mut response = respond::build(reply, &head, id, context.budget, self.limits.request, read_by).await;
-        // After the submissions in it were noted, so that one write has all.
-        if let Some(tenant) = &context.tenant {
-            tenant.write_behind_request();
-        }
         if let Some(hsts) = &*self.hsts.load()
             && connection.transport.is_protected()
         {

@@ -181,7 +181,7 @@ impl DetailWords<'_> {
             match (value, change) {
                 (Value::Null, _) => {}
                 (Value::Object(before), Some((_, after))) if key == "before" => {
-                    self.add_changes(before, after, details)
+                    self.add_changes(before, after, details);
                 }
                 (Value::Object(_), Some(_)) if key == "after" => {}
                 (Value::Object(fields), _) => self.add(&name(" "), fields, details),

@@ -58,8 +58,6 @@ struct SubscriptionJson {
     target_url: String,
     event: String,
     form: Option<Id>,
-    /// The forms to which the token that made it is limited.
-    forms: Option<Vec<String>>,
     created_at: Rfc3339Micros,
     state: String,
     reason: Option<String>,
@@ -70,6 +68,8 @@ struct SubscriptionJson {
     lost_deletions: u64,
     lost_until: Option<Rfc3339Micros>,
     bound: bool,
+    /// Those to which the token that made it is limited.
+    forms: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
 }
@@ -81,7 +81,6 @@ impl From<Subscription> for SubscriptionJson {
             target_url: subscription.target_url,
             event: subscription.event,
             form: subscription.form.map(|form| IdKind::Form.id(form)),
-            forms: subscription.reach.names(),
             created_at: Rfc3339Micros(subscription.created_at),
             state: subscription.state,
             reason: subscription.reason.map(|reason| reason.to_string()),
@@ -92,6 +91,7 @@ impl From<Subscription> for SubscriptionJson {
             lost_deletions: subscription.lost_deletions,
             lost_until: subscription.lost_until.map(Rfc3339Micros),
             bound: subscription.bound,
+            forms: subscription.reach.names(),
             secret: None,
         }
     }

@@ -55,6 +55,11 @@ const TOUCHED: &str = r"
     }
     return near";
 
+/// How far the tab of the page is from the nearer edge, if there are tabs.
+const TAB: &str = r"
+    const tab = document.querySelector('header nav [aria-current]')?.getBoundingClientRect();
+    return tab ? Math.round(Math.min(tab.left, innerWidth - tab.right)) : 16";
+
 /// A browser that is signed in to an account with something on each page.
 struct Layout {
     browser: Browser,
@@ -119,6 +124,8 @@ impl Layout {
             let broken = self.browser.script(&BROKEN.replace("LONGEST", &LONGEST.to_string())).await;
             assert_eq!(broken, json!([]), "broken words on {page}");
             assert_eq!(self.browser.script(WIDE_LABELS).await, json!([]), "broken labels on {page}");
+            let edge = self.browser.script(TAB).await.as_i64();
+            assert!(edge.is_some_and(|edge| edge >= 16), "the tab is {edge:?} from the edge on {page}");
             assert_eq!(self.browser.script(TOUCHED).await, json!([]), "notes next to buttons on {page}");
         }
         for width in [360, 1280] {

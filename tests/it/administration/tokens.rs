@@ -45,7 +45,7 @@ on_both_databases! {
         assert!(row.contains(&format!("data-prefix=\"{}\"", &value[..8])) && row.contains("data-last-used="), "{row}");
         assert!(row.contains("by admin@acme.example"), "{row}");
         let answer = own.post(&format!("/admin/tokens/{id}/revoke"), &[]).await;
-        assert_eq!((answer.status.as_u16(), answer.header("location")), (303, Some(&*format!("/admin/tokens/{id}"))));
+        assert_eq!((answer.status.as_u16(), answer.header("location")), (303, Some(&*format!("/admin/tokens/{id}?done=revoked"))));
         assert_eq!(api.get("/api/v1/me").send().await.status, 401, "at once on this node");
         assert_eq!(own.caller.with(&kept_value).get("/api/v1/me").send().await.status, 200);
         let list = text(&own.get("/admin/tokens").await);

@@ -135,7 +135,8 @@ on_both_databases! {
         assert!(ended.status == 409 && ended.body["message"].as_str().unwrap().contains("is revoked"), "{ended:?}");
         let row = |action: &str| [action, "token 1", "operator"].map(str::to_owned);
         let expected = [row("token.create"), row("token.change"), row("token.change"), row("token.revoke")];
-        assert_eq!(audited(&scene), expected);
+        let log: Vec<_> = audited(&scene).into_iter().filter(|[action, ..]| action != "token.refused").collect();
+        assert_eq!(log, expected);
     }
 
     async fn a_folder_that_does_not_exist_is_only_made_below_that_of_the_configuration(engine: Engine) {

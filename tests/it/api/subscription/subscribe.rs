@@ -18,7 +18,7 @@ on_both_databases! {
         let made = data(&subscribe(client, &json!({"target_url": TARGET})).await, 201);
         let keys: Vec<&String> = made.as_object().unwrap().keys().collect();
         let first = ["id", "target_url", "event", "form", "created_at", "state", "reason", "failing_since"];
-        let last = ["next_attempt_at", "pending", "last_success_at", "lost_deletions", "lost_until", "bound", "secret"];
+        let last = ["next_attempt_at", "pending", "last_success_at", "lost_deletions", "lost_until", "bound", "forms", "secret"];
         assert_eq!(keys, [&first[..], &last].concat());
         assert_eq!((&made["state"], &made["pending"], &made["reason"]), (&json!("active"), &json!(0), &Value::Null));
         assert_eq!((&made["target_url"], &made["event"], &made["form"]), (&json!(TARGET), &json!("submission.created"), &Value::Null));
