@@ -102,6 +102,11 @@ fn patch_of(operations: &Value) -> Value {
     json!({"schemas": ["urn:ietf:params:scim:api:messages:2.0:PatchOp"], "Operations": operations})
 }
 
+/// Ids as they are compared.
+fn owned(ids: Vec<&String>) -> Vec<String> {
+    ids.into_iter().cloned().collect()
+}
+
 /// The status of a refusal and its type; empty without one.
 fn refusal(answer: &Answer) -> (u16, String) {
     let json = answer.json();

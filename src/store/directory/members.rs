@@ -135,7 +135,7 @@ impl Store {
                         remove(&mut transaction, id, Sql::text("true"), &mut sync).await?;
                     }
                     DirectoryGroupChange::Replace(users) => {
-                        remove(&mut transaction, id, sql!("user_id {not in users}", users), &mut sync).await?;
+                        remove(&mut transaction, id, is_no_longer_listed(users), &mut sync).await?;
                         add(&mut transaction, id, users, &mut sync).await?;
                     }
                 }
@@ -251,7 +251,7 @@ async fn add(transaction: &mut Transaction, id: i64, users: &[i64], sync: &mut M
         id,
         found = &found,
     );
-    read_ids(transaction, active.with_custom_plan(), &mut attached).await?;
+    read_ids(transaction, active, &mut attached).await?;
     let inactive = sql!(
         "INSERT INTO inactive_members (group_id, user_id) SELECT {id}, u.id FROM users u
          WHERE u.id {in found} AND NOT u.active
@@ -260,12 +260,18 @@ async fn add(transaction: &mut Transaction, id: i64, users: &[i64], sync: &mut M
         id,
         found = &found,
     );
-    read_ids(transaction, inactive.with_custom_plan(), &mut hidden).await?;
+    read_ids(transaction, inactive, &mut hidden).await?;
     sync.is_hidden_changed |= !hidden.is_empty();
     sync.attach(attached);
     let found: BTreeSet<i64> = found.into_iter().collect();
     sync.skipped.extend(users.iter().filter(|user| !found.contains(user)));
     Ok(())
+}
+
+/// A condition: a member is none of these users. A subquery, because Postgres compares a list of any other form with each
+/// member in turn.
+fn is_no_longer_listed(users: &[i64]) -> Sql {
+    sql!("user_id NOT IN ({pg: SELECT unnest({users}::bigint[]) | lite: SELECT value FROM json_each({users})})", users,)
 }
 
 /// Removes the members to which a condition applies.
@@ -281,10 +287,10 @@ async fn remove(
         id,
         is_gone = is_gone.clone(),
     );
-    read_ids(transaction, members.with_custom_plan(), &mut detached).await?;
+    read_ids(transaction, members, &mut detached).await?;
     let inactive =
         sql!("DELETE FROM inactive_members WHERE group_id = {id} AND {+is_gone} RETURNING user_id", id, is_gone);
-    read_ids(transaction, inactive.with_custom_plan(), &mut hidden).await?;
+    read_ids(transaction, inactive, &mut hidden).await?;
     sync.is_hidden_changed |= !hidden.is_empty();
     sync.detach(detached);
     Ok(())

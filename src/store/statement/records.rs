@@ -61,7 +61,7 @@ pub(in crate::store) fn truth<'de, D: Deserializer<'de>>(number: D) -> Result<bo
 
 /// The most fields of a record. Larger: every list reserves room for more arrays. Smaller: a statement with more
 /// fails.
-const MAX_FIELDS: usize = 5;
+const MAX_FIELDS: usize = 6;
 
 /// Reads the fields of a list of records, one record after another.
 pub(in crate::store) struct Fields<'r> {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Scene, patch_of, refusal};
 use crate::support::answer::Answer;
-use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::fixture::on_both_databases;
 
 async fn with(scene: &Scene, method: &str, path: &str, (name, value): (&str, &str), body: &Value) -> Answer {
     let call = scene.directory.method(method.parse().unwrap(), &format!("/scim/v2{path}"));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{GROUP, Scene, USER, refusal};
-use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::fixture::on_both_databases;
 
 on_both_databases! {
     async fn the_service_says_what_it_supports(engine: Engine) {

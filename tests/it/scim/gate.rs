@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Scene, refusal};
 use crate::support::acme::Acme;
-use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::fixture::{Site, on_both_databases};
 
 on_both_databases! {
     async fn a_request_without_a_token_and_one_without_the_scope_are_refused_as_scim_does(engine: Engine) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{GROUP, Scene, patch_of, refusal};
+use super::{GROUP, Scene, owned, patch_of, refusal};
 use crate::support::fixture::{Engine, on_both_databases};
 
 /// The header that names skipped members.
@@ -53,7 +53,7 @@ on_both_databases! {
         ] {
             let answer = scene.patch(&path, &operations).await;
             assert_eq!((answer.status.as_u16(), answer.header(SKIPPED)), (204, None), "{operations}");
-            assert_eq!(scene.members(&group).await, members, "{operations}");
+            assert_eq!(scene.members(&group).await, owned(members), "{operations}");
         }
     }
 
@@ -110,7 +110,7 @@ on_both_databases! {
             body["displayName"] = json!("Sales EU");
             let answer = scene.send("PUT", &path, &body).await;
             assert_eq!((answer.status.as_u16(), &answer.json()["displayName"]), (200, &json!("Sales EU")));
-            assert_eq!(scene.members(&group).await, expected, "{members}");
+            assert_eq!(scene.members(&group).await, owned(expected), "{members}");
         }
     }
 

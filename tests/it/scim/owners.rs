@@ -1,9 +1,9 @@
 //! A group belongs to who writes it.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Scene, patch_of, refusal};
-use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::fixture::on_both_databases;
 
 const CONFLICT: &str = "A directory maintains the group through SCIM; it can only be changed there";
 
@@ -63,6 +63,51 @@ on_both_databases! {
         let managers: Vec<_> = listed["data"].as_array().unwrap().iter().map(|group| group["managed_by"].clone()).collect();
         assert_eq!(managers, [json!(null), json!("api"), json!("scim"), json!(null)]);
         assert_eq!(scene.members(&own).await, [ana]);
+    }
+
+    async fn a_group_is_given_to_scim_and_taken_back(engine: Engine) {
+        let scene = Scene::start(engine);
+        let ana = scene.user("ana@example.com").await;
+        scene.database().await.execute("INSERT INTO groups (id, name) VALUES (4, 'Sales')").await;
+        let caller = scene.acme.caller();
+        let give = async |id: &str, to: &Value| {
+            let answer = caller.post(&format!("/api/v1/group/{id}/managed_by")).json(&json!({ "managed_by": to })).send().await;
+            assert_eq!(answer.status, 200, "{answer:?}");
+            let shown = caller.get(&format!("/api/v1/group/{id}")).send().await.json();
+            let group = answer.json()["data"].clone();
+            assert_eq!((&group["managed_by"], &group["managed"]), (to, &json!(!to.is_null())));
+            assert_eq!((&shown["data"]["managed_by"], &shown["data"]["members_count"]), (to, &group["members_count"]));
+        };
+        let add = json!([{"op": "add", "path": "members", "value": ana}]);
+        let put = json!({"name": "Sales", "members": [{"email": "ana@example.com"}]});
+        for (to, of_scim, of_api) in [
+            (json!("scim"), 204, 409),
+            (json!("scim"), 204, 409),
+            (json!("api"), 409, 200),
+            (json!("scim"), 204, 409),
+            (json!(null), 409, 200),
+        ] {
+            give("grp_4", &to).await;
+            assert_eq!(scene.send("PATCH", "/Groups/grp_4", &patch_of(&add)).await.status, of_scim, "{to}");
+            assert_eq!(caller.put("/api/v1/group?dry_run=1").json(&put).send().await.status, of_api, "{to}");
+        }
+        assert_eq!(scene.members("grp_4").await, [ana], "its members do not change");
+        for (id, body, status) in [
+            ("grp_4", json!({}), 422),
+            ("grp_4", json!({"managed_by": "entra"}), 422),
+            ("grp_4", json!({"managed_by": 7}), 422),
+            ("grp_9007199254740991", json!({"managed_by": "scim"}), 422),
+            ("grp_5", json!({"managed_by": "scim"}), 404),
+            ("x", json!({}), 404),
+        ] {
+            let answer = caller.post(&format!("/api/v1/group/{id}/managed_by")).json(&body).send().await;
+            assert_eq!(answer.status, status, "{id} {body}");
+            if status == 422 {
+                assert!(answer.json()["errors"]["managed_by"].is_array(), "{answer:?}");
+            }
+        }
+        let directory = scene.directory.post("/api/v1/group/grp_4/managed_by").json(&json!({"managed_by": "scim"})).send().await;
+        assert_eq!(directory.status, 403, "a directory takes no group by itself");
     }
 
     async fn a_change_of_scim_is_a_sync_that_can_be_undone(engine: Engine) {

@@ -80,8 +80,13 @@ impl Answer {
             .or_else(|| must(self.number("x-ratelimit-limit").is_some(), "an answer has the rate headers"))
             .or_else(|| must(self.status != 429 || self.number("retry-after") >= Some(1), "a 429 has Retry-After"))
             .or_else(|| must(self.status != 405 || self.header("allow").is_some(), "a 405 has Allow"))
-            .or_else(|| must(schemas || *method == Method::HEAD, "an answer of SCIM has schemas"))
-            .or_else(|| must(is_error == (self.status.as_u16() >= 400), "a refusal is an error of SCIM"))
+            .or_else(|| {
+                let has_body = *method != Method::HEAD;
+                must(schemas || !has_body, "an answer of SCIM has schemas").or_else(|| {
+                    let is_refused = has_body && self.status.as_u16() >= 400;
+                    must(is_error == is_refused, "a refusal is an error of SCIM, and nothing else is")
+                })
+            })
     }
 
     /// The rules for answers of the administration area.
