@@ -172,12 +172,11 @@ impl Tenant {
         }
     }
 
-    /// Notes that a token was sent submissions, and writes it in the background if that is due.
+    /// Notes that a token was sent submissions. [`Self::write_behind_request`] writes it.
     pub fn note_reads(&self, token: i64, read: &[ReadSubmission]) {
         if !read.is_empty() {
             self.tokens.reads.note(token, read, &self.timezone, Timestamp::now());
             self.tokens.prompt.begin();
-            self.write_behind_request();
         }
     }
 

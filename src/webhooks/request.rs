@@ -36,6 +36,7 @@ impl Recipient {
             // After a TRUNCATE, an event that is sent again has no known form.
             let form = Some(event.form).filter(|form| *form > 0);
             self.tenant.note_reads(token, &[ReadSubmission { id: event.submission, form }]);
+            self.tenant.write_behind_request();
         }
     }
 }
