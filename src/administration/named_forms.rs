@@ -36,7 +36,7 @@ impl FormNames {
             return Ok(Self::default());
         }
         let names = member.store.list_form_names(&forms.into_iter().collect::<Vec<_>>()).await?;
-        Ok(Self(names.into_iter().map(|(id, name)| (id, shown_name(&name).into())).collect()))
+        Ok(Self(names.into_iter().map(|(id, name)| (id, shown_name(&name))).collect()))
     }
 
     /// The name of a form, or its id.

@@ -80,7 +80,7 @@ enum Unreadable {
 }
 
 impl Unreadable {
-    fn within(self, part: impl ToString) -> Self {
+    fn within(self, part: &impl ToString) -> Self {
         match self {
             Self::Twice(mut path) => {
                 path.push(part.to_string());
@@ -125,7 +125,7 @@ fn value_of(text: &RawValue, depth: usize) -> Result<Value, Unreadable> {
             let below = depth.checked_sub(1).ok_or(Unreadable::TooDeep)?;
             let items: Vec<&RawValue> = serde_json::from_str(json)?;
             let values = items.into_iter().enumerate();
-            values.map(|(at, item)| value_of(item, below).map_err(|error| error.within(at))).collect()
+            values.map(|(at, item)| value_of(item, below).map_err(|error| error.within(&at))).collect()
         }
         _ => Ok(match whole(json) {
             Some(number) => number.into(),
