@@ -165,9 +165,7 @@ impl ReadSet {
         let forms = row.text(column + 1)?.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>();
         Ok(Self { offsets, forms: forms.map_err(|error: std::num::ParseIntError| sqlx::Error::Decode(error.into()))? })
     }
-}
 
-impl ReadSet {
     /// The same for answers: a row that formgate did not write like this has no reads. `formgate audit verify` reports it.
     fn read_or_none(row: &Row, column: usize) -> Self {
         Self::read(row, column).unwrap_or_default()

@@ -50,8 +50,9 @@ pub(in crate::store) async fn add(
         if let Some(reads) = by_day.get(&day) {
             is_changed |= add_to_day(transaction, day, reads).await?;
         }
+        let is_over = day < unwritten.over_before;
         // A day that was sealed always is as its newest seal says.
-        if if seals == 0 { day < unwritten.over_before } else { is_changed } {
+        if (seals == 0 && is_over) || (seals > 0 && is_changed) {
             to_seal.push((day, seals));
         }
     }
