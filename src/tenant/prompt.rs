@@ -2,8 +2,8 @@
 //! notes such a thing calls [`PromptWrites::begin`], and it is written with everything else ([`super::written_behind`]).
 //!
 //! An open database is written every few seconds. A closed SQLite file is not opened for that: its rows wait for a minute,
-//! or for a request that opens it in the second half of that minute. Whether it was closed shows in the number of
-//! openings since the last write. A write is a commit, after which the next look-up of a token reads the database again
+//! or for a request that opens it in the second half of that minute. Whether it was closed shows in whether it
+//! was opened since the last write. A write is a commit, after which the next look-up of a token reads the database again
 //! (`verify.rs`): if that opened the file, and the next round wrote to the connection that it left, requests would open a
 //! closed file every few seconds.
 

@@ -303,6 +303,11 @@ impl Connections {
         self.budget(request.pool.dialect).lock().take_idle_of(self, request)
     }
 
+    /// Whether no more than one connection of a pool is open or being opened.
+    pub(super) fn has_one_at_most(&self, pool: PoolId) -> bool {
+        self.budget(pool.dialect).lock().open_of(pool) <= 1
+    }
+
     /// Whether a pool has an idle connection.
     pub(super) fn has_idle(&self, request: &CheckoutRequest) -> bool {
         self.budget(request.pool.dialect).lock().find_idle(request).is_some()

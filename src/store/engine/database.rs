@@ -76,7 +76,7 @@ impl Database {
         self.pool.connections().metrics()
     }
 
-    /// How often one of the connections was opened.
+    /// How often a connection was opened while no other one was open.
     pub(in crate::store) fn openings(&self) -> u64 {
         self.pool.openings()
     }

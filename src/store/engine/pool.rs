@@ -177,7 +177,7 @@ impl Pool {
         self.0.begin_writing
     }
 
-    /// How often a connection was opened.
+    /// How often a connection was opened while no other one was open.
     pub(super) fn openings(&self) -> u64 {
         self.0.openings.load(Ordering::Acquire)
     }
@@ -289,7 +289,9 @@ impl Pool {
             let opened = match Session::open(pool.address(), permit.role()).await {
                 Ok(session) => {
                     pool.connections().metrics().opened(pool.dialect().name());
-                    pool.0.openings.fetch_add(1, Ordering::AcqRel);
+                    if pool.connections().has_one_at_most(pool.0.source.id()) {
+                        pool.0.openings.fetch_add(1, Ordering::AcqRel);
+                    }
                     Ok((session, permit))
                 }
                 Err(error) => Err(pool.open_error(error, &permit)),

@@ -54,7 +54,7 @@ impl From<sqlx::Error> for NotWritten {
 }
 
 impl Store {
-    /// How often a connection was opened. While the number stays the same, an idle one is the one of before.
+    /// How often a connection was opened while no other one was open. While the number stays the same, the database stayed open.
     #[must_use]
     pub fn openings(&self) -> u64 {
         self.database.openings()

@@ -293,6 +293,11 @@ impl ConnectionBudgetState {
         self.pools.get(&pool).map(|members| members.idle.clone()).unwrap_or_default()
     }
 
+    /// How many connections of a pool are open or being opened.
+    pub(super) fn open_of(&self, pool: PoolId) -> u32 {
+        self.pools.get(&pool).map_or(0, |members| members.open)
+    }
+
     /// The idle connection that is to be closed next, and when.
     pub(super) fn next_to_close(&self, budget: &ConnectionBudget) -> Option<(u64, Instant)> {
         let until = |number: &u64, idle: Duration| (*number, self.idle[number].since + idle);
