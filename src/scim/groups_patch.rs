@@ -172,7 +172,7 @@ impl GroupPatch {
         match (self.steps.last_mut(), step) {
             (Some(DirectoryGroupChange::Add(last)), DirectoryGroupChange::Add(mut more))
             | (Some(DirectoryGroupChange::Remove(last)), DirectoryGroupChange::Remove(mut more)) => {
-                last.append(&mut more)
+                last.append(&mut more);
             }
             (_, step) => self.steps.push(step),
         }

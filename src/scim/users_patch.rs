@@ -192,7 +192,7 @@ fn is_read(name: &str) -> bool {
     let name = canonical(name);
     let of =
         |attribute: &&str| name.strip_prefix(*attribute).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    name.is_empty() || ATTRIBUTES.iter().any(|attribute| of(&attribute))
+    name.is_empty() || ATTRIBUTES.iter().any(of)
 }
 
 /// The primary address of a list: the one that says so, else that of work, else the first.

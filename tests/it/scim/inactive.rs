@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Scene, owned};
 use crate::support::database::Database;
-use crate::support::fixture::on_both_databases;
+use crate::support::fixture::on_all_databases;
 
 const ALL_USERS: &str = "/api/v1/group/grp_9007199254740991";
 
@@ -30,7 +30,7 @@ async fn rows(database: &Database, table: &str) -> usize {
     database.texts(&format!("SELECT CAST(user_id AS text) FROM {table}")).await.len()
 }
 
-on_both_databases! {
+on_all_databases! {
     async fn an_inactive_user_is_a_member_of_nothing_and_comes_back_into_its_groups(engine: Engine) {
         let scene = Scene::start(engine);
         let (ana, ben) = (scene.user("ana@example.com").await, scene.user("ben@example.com").await);

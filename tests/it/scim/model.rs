@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
 use super::Scene;
-use crate::support::fixture::on_both_databases;
+use crate::support::fixture::{on_all_databases, on_both_databases};
 
 /// How many clients write at once.
 const CLIENTS: usize = 4;
@@ -151,6 +151,9 @@ on_both_databases! {
         }
     }
 
+}
+
+on_all_databases! {
     async fn clients_that_change_one_group_at_once_lose_nothing(engine: Engine) {
         let scene = Scene::start(engine);
         let mut users = Vec::new();

@@ -74,7 +74,7 @@ on_both_databases! {
         let path = format!("/Users/{}", found["Resources"][0]["id"].as_str().unwrap());
         let patched = scene.patch(&path, &json!([{"op": "Add", "path": "externalId", "value": "7"}])).await.json();
         assert_eq!((&patched["externalId"], &patched["userName"]), (&json!("7"), &json!("ana@example.com")));
-        assert_eq!(patched["meta"]["created"].is_string(), true);
+        assert!(patched["meta"]["created"].is_string(), "{patched}");
     }
 
     async fn a_put_replaces_what_it_names_and_clears_the_rest_but_not_active(engine: Engine) {
