@@ -29,7 +29,8 @@ const SUBJECT: &str = "reads ";
 /// How many of the oldest days a ledger may have forgotten already: it forgets in the time zone of the account.
 const MARGIN: i64 = 2;
 
-/// Seals a locked day. The last statement locks the end of the audit log.
+/// Seals a locked day, which locks the end of the audit log. If `audit_state` was emptied, the day stays as it is: that is for
+/// `formgate audit verify` to report, and must not keep anything else from being written.
 pub(super) async fn seal(
     transaction: &mut Transaction,
     day: Day,
@@ -37,15 +38,23 @@ pub(super) async fn seal(
     now: Timestamp,
 ) -> Result<(), sqlx::Error> {
     let DaySummary { digest, tokens, reads, gaps } = summarize(transaction.connection(), day).await?;
-    let update = sql!("UPDATE read_days SET seals = {seals} WHERE day = {day}", seals = seals + 1, day = day.0);
-    transaction.execute(update).await?;
     let mut details = json!({ "digest": digest, "tokens": tokens, "reads": reads, "gaps": gaps });
     if seals > 0 {
         details["again"] = true.into();
     }
     let actor = Actor { name: "formgate".to_owned(), source: AuditSource::Gateway, network: None, identity: None };
     let entry = AuditEntry { action: ACTION, subject: format!("{SUBJECT}{}", day.date()), details };
-    audit::append(transaction, &actor, entry, now).await
+    match audit::append(transaction, &actor, entry, now).await {
+        Ok(()) => {
+            let update = sql!("UPDATE read_days SET seals = {seals} WHERE day = {day}", seals = seals + 1, day = day.0);
+            transaction.execute(update).await.map(drop)
+        }
+        Err(sqlx::Error::RowNotFound) => {
+            tracing::warn!(day = %day.date(), "a day of reads can't be sealed: the state of the audit log is missing");
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// What the ledger has of a day.
