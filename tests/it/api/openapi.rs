@@ -80,6 +80,7 @@ on_both_databases! {
             ("get", "/submission/sub_3010", "/submission/{id}", "", 200, ""),
             ("get", "/group", "/group", "", 200, ""),
             ("get", "/group/grp_2", "/group/{id}", "", 200, ""),
+            ("post", "/group/grp_3/managed_by", "/group/{id}/managed_by", "directory", 200, ""),
             ("put", "/group", "/group", "staff", 201, "staff"),
             ("put", "/group", "/group", "rename", 200, "rename"),
             ("delete", "/group/grp_4", "/group/{id}", "", 200, "deleted"),
@@ -118,6 +119,7 @@ on_both_databases! {
                 let Some(media) = operation.pointer("/requestBody/content/application~1json") else { continue };
                 for (name, body) in examples_of(media) {
                     let path = path.replace("/subscribe/{id}", &format!("/subscribe/{hook}"));
+                    let path = path.replace("/group/{id}", "/group/grp_3");
                     let call = demo.client.method(method.to_uppercase().parse().unwrap(), &format!("/api/v1{path}"));
                     let answer = call.json(body).send().await;
                     assert!(answer.status.is_success(), "{method} {path} {name}: {answer:?}");
