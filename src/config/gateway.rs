@@ -80,7 +80,7 @@ keys! { key:
         "which tenants have their own labels in the metrics: `\"top:N\"` (the busiest N), `\"all\"` or `\"none\"`";
     request_log = boolean().default("true"),
         "whether the last 10,000 requests or 7 days of each account are kept in its database, for `GET /request` and [a \
-         page](administration.md#requests)";
+         page](administration.md#the-log-of-requests)";
     /// The largest. Larger: Redis keeps more timestamps per tenant than any sensible limit needs. Smaller: no budget per hour
     /// can be configured.
     window_seconds = integer(1..=3600).default("60").needs_restart(),
