@@ -33,7 +33,11 @@ pub(super) fn answer(reply: Reply, headers: &HeaderMap) -> Reply {
     // Nothing on the way may keep an account's data, but the client's own cache may, and asks each time.
     let cached = HeaderValue::from_static("private, no-cache");
     let reply = reply.with_header(ETAG, tag).with_header(CACHE_CONTROL, cached);
-    if is_known { Reply { status: StatusCode::NOT_MODIFIED, body: Bytes::new(), ..reply } } else { reply }
+    if is_known {
+        Reply { status: StatusCode::NOT_MODIFIED, body: Bytes::new(), read: Vec::new(), rows: None, ..reply }
+    } else {
+        reply
+    }
 }
 
 /// Whether a list of tags, or `*`, matches a tag, by weak comparison. What is no tag matches nothing.

@@ -14,5 +14,5 @@ pub(in crate::api) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result
     // Before the ledger is read: what is written meanwhile is in both.
     let held = admitted.tenant().tokens.reads.of_submission(id);
     let readers = store.submission_readers(id, held).await?.ok_or(Refusal::SubmissionNotFound)?;
-    Ok(Reply::json(StatusCode::OK, &readers.to_json()))
+    Ok(Reply::json(StatusCode::OK, &readers.to_json()).with_rows(readers.readers.len()))
 }
