@@ -30,7 +30,7 @@ on_both_databases! {
         for id in [&group, &plain] {
             let answer = caller.delete(&format!("/api/v1/group/{id}")).send().await;
             assert_eq!((answer.status.as_u16(), &answer.json()["message"]), (409, &json!(CONFLICT)));
-            assert_eq!(scene.members(id).await, [ana.clone()]);
+            assert_eq!(scene.members(id).await, [&*ana]);
         }
         assert_eq!(scene.read("/Users").await["totalResults"], 1, "no user was created");
         let other = caller.put("/api/v1/group").json(&json!({"name": "Sales", "external_id": "x3"})).send().await;

@@ -52,7 +52,7 @@ struct Scene {
 
 impl Scene {
     async fn new(engine: Engine, ids: &[i64]) -> Self {
-        Self::started(engine, ids, |site| site.start()).await
+        Self::started(engine, ids, Site::start).await
     }
 
     async fn started(engine: Engine, ids: &[i64], start: impl FnOnce(&Site) -> Node) -> Self {
