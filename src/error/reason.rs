@@ -3,6 +3,8 @@
 //! Scripts compare these words, so they change only deliberately. The match has no `_` arm, so a new refusal does not
 //! compile until it has one.
 
+use http::StatusCode;
+
 use super::{BadToken, Refusal};
 use crate::quota::BudgetOf;
 
@@ -72,6 +74,8 @@ reasons! {
     BuiltInGroup = "built_in_group";
     /// A directory maintains the group.
     GroupOfScim = "group_of_scim";
+    /// What a directory sent contradicts what is there, or it expected another version of it.
+    Conflict = "conflict";
     /// The cursor of the change feed is lost.
     CursorLost = "cursor_lost";
     /// Too many requests were in flight.
@@ -82,6 +86,21 @@ reasons! {
     TooSlow = "too_slow";
     /// It is a fault of the gateway.
     InternalError = "internal_error";
+}
+
+impl RefusalReason {
+    /// The reason of a response that is no [`Refusal`], as those of SCIM.
+    #[must_use]
+    pub fn of_status(status: StatusCode) -> Self {
+        match status {
+            StatusCode::NOT_FOUND => Self::NotFound,
+            StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED => Self::Conflict,
+            StatusCode::NOT_IMPLEMENTED => Self::MethodNotAllowed,
+            StatusCode::PAYLOAD_TOO_LARGE => Self::TooLarge,
+            status if status.is_server_error() => Self::InternalError,
+            _ => Self::Invalid,
+        }
+    }
 }
 
 impl Refusal {

@@ -70,7 +70,7 @@ impl RequestLogSwitch {
         };
         let reason = match ended.refusal {
             Some(refusal) => Some(refusal.reason()),
-            None if ended.status.as_u16() >= 400 => Some(RefusalReason::Invalid),
+            None if ended.status.as_u16() >= 400 => Some(RefusalReason::of_status(ended.status)),
             None => None,
         };
         let token = match (&context.token, ended.refusal) {
@@ -95,7 +95,7 @@ impl RequestLogSwitch {
             },
             status: ended.status.as_u16(),
             duration_ms,
-            rows: ended.rows,
+            rows: ended.rows.filter(|_| head.method != Method::HEAD),
             caller: connection.caller,
             agent: agent.as_deref(),
             reason: reason.map(RefusalReason::as_str),

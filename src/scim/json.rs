@@ -90,6 +90,11 @@ impl<'b> Object<'b> {
         self.entries().find(|(known, _)| *known == key).map(|(_, value)| value).filter(|value| value.get() != "null")
     }
 
+    /// Whether a key is there with `null` as its value.
+    pub(super) fn has_null(&self, key: &str) -> bool {
+        self.entries().any(|(known, value)| known == key && value.get() == "null")
+    }
+
     /// The keys in lower case and the values.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&str, &'b RawValue)> {
         self.0.iter().map(|(key, value)| (&**key, *value))
@@ -148,8 +153,9 @@ pub(super) fn text(name: &str, value: &Value) -> Result<Option<String>, Fault> {
     let text = match unwrapped(value) {
         Value::Null => return Ok(None),
         Value::String(text) => text.clone(),
-        Value::Number(number) => number.to_string(),
-        Value::Bool(_) | Value::Array(_) | Value::Object(_) => {
+        // Any other one was rounded when it was read.
+        Value::Number(number) if number.is_i64() || number.is_u64() => number.to_string(),
+        Value::Number(_) | Value::Bool(_) | Value::Array(_) | Value::Object(_) => {
             return Err(Fault::value(format!("The value of {name} must be a text.")));
         }
     };

@@ -96,9 +96,20 @@ pub(in crate::store) enum ReadsVerdict {
     Added(Date),
 }
 
-/// The newest seal of each day: its digest. Empty if the details of the row were erased.
+/// The seals of each day.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Seals(BTreeMap<Day, String>);
+pub(in crate::store) struct Seals(BTreeMap<Day, DaySeals>);
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct DaySeals {
+    /// How many there are. `read_days` has the same number.
+    count: i64,
+    /// The digest of the newest. Empty if the details of its row were erased.
+    digest: String,
+    /// Whether each after the first says that it is one. Otherwise `read_days` was changed, so that a node sealed what another
+    /// program had written.
+    are_consecutive: bool,
+}
 
 impl Seals {
     /// Takes note of a row of the audit log, in the order of the rows.
@@ -112,7 +123,11 @@ impl Seals {
         let day = subject.strip_prefix(SUBJECT).and_then(|date| date.parse().ok()).and_then(Day::of_date);
         let Some(day) = day else { return };
         let details: Value = serde_json::from_str(details).unwrap_or_default();
-        self.0.insert(day, details["digest"].as_str().unwrap_or_default().to_owned());
+        let nothing = || DaySeals { are_consecutive: true, ..DaySeals::default() };
+        let seals = self.0.entry(day).or_insert_with(nothing);
+        seals.are_consecutive &= (details["again"] == true) == (seals.count > 0);
+        seals.count += 1;
+        seals.digest = details["digest"].as_str().unwrap_or_default().to_owned();
     }
 }
 
@@ -135,15 +150,21 @@ impl Store {
         let Seals(seals) = seals;
         let newest_sealed = seals.last_key_value().map(|(day, _)| *day);
         let kept_from = Day(Day::of(Timestamp::now(), &TimeZone::UTC).0 - KEPT_DAYS + MARGIN);
-        let ledger: BTreeSet<Day> =
-            reader.fetch_all(days()).await?.iter().map(|row| row.get(0).map(Day)).collect::<Result<_, _>>()?;
+        let rows = reader.fetch_all(days()).await?;
+        let ledger: BTreeMap<Day, i64> =
+            rows.iter().map(|row| Ok((Day(row.get(0)?), row.get(1)?))).collect::<Result<_, sqlx::Error>>()?;
         let kept = seals.keys().copied().filter(|day| *day >= kept_from);
-        let (days, mut intact) = (ledger.iter().copied().chain(kept).collect::<BTreeSet<Day>>(), 0);
+        let (days, mut intact) = (ledger.keys().copied().chain(kept).collect::<BTreeSet<Day>>(), 0);
         for day in days {
             let summary = summarize(&mut reader, day).await?;
             match seals.get(&day) {
                 Some(_) if summary.is_empty() => return Ok(ReadsVerdict::Missing(day.date())),
-                Some(sealed) if *sealed != summary.digest => return Ok(ReadsVerdict::Changed(day.date())),
+                Some(sealed) if sealed.digest != summary.digest || !sealed.are_consecutive => {
+                    return Ok(ReadsVerdict::Changed(day.date()));
+                }
+                Some(sealed) if ledger.get(&day) != Some(&sealed.count) => {
+                    return Ok(ReadsVerdict::Changed(day.date()));
+                }
                 Some(_) => intact += 1,
                 None if newest_sealed.is_some_and(|newest| day < newest) => return Ok(ReadsVerdict::Added(day.date())),
                 None => {}
@@ -154,10 +175,35 @@ impl Store {
     }
 }
 
-/// Every day that the ledger has something of.
+/// Every day that the ledger has something of, and how often it was sealed.
 fn days() -> Sql {
     sql!(
-        "SELECT day FROM read_days UNION SELECT day FROM read_gaps UNION SELECT day FROM submission_reads
-         {scans: the whole ledger is verified}"
+        "SELECT day, CAST(max(seals) AS bigint) FROM (
+           SELECT day, seals FROM read_days UNION ALL SELECT day, 0 FROM read_gaps
+           UNION ALL SELECT DISTINCT day, 0 FROM submission_reads) AS days
+         GROUP BY day {scans: the whole ledger is verified}"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_seal_that_does_not_say_so_is_noticed() {
+        let sealed = |rows: &[&str]| {
+            let mut seals = Seals::default();
+            rows.iter().for_each(|details| seals.add("reads 2026-11-28", details));
+            seals.0.into_values().next().unwrap()
+        };
+        for (rows, are_consecutive) in [
+            (&[r#"{"digest": "a"}"#][..], true),
+            (&[r#"{"digest": "b"}"#, r#"{"digest": "a", "again": true}"#], true),
+            (&[r#"{"digest": "b"}"#, r#"{"digest": "a"}"#], false),
+            (&[r#"{"digest": "a", "again": true}"#], false),
+        ] {
+            let count = i64::try_from(rows.len()).unwrap();
+            assert_eq!(sealed(rows), DaySeals { count, digest: "a".to_owned(), are_consecutive }, "{rows:?}");
+        }
+    }
 }
