@@ -297,8 +297,8 @@ mod tests {
     #[test]
     fn the_template_of_a_path_has_names_in_place_of_values() {
         for (path, expected) in [
-            ("/rows/7", Some("/rows/{id}")),
-            ("/rows/7/of/today/", Some("/rows/{id}/of/{day}")),
+            ("/rows/7", Some("/all/rows/{id}")),
+            ("/rows/7/of/today/", Some("/all/rows/{id}/of/{day}")),
             ("/rows//", None),
             ("/no", None),
         ] {

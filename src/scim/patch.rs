@@ -58,7 +58,7 @@ fn read(operation: &RawValue) -> Result<Operation<'_>, Fault> {
     };
     // The URN of the schema is the whole resource.
     let path = path.filter(|path| !path.attribute.is_empty() || path.filter.is_some());
-    let is_of_members = path.as_ref().is_some_and(|path| path.attribute == "members");
+    let is_of_members = path.as_ref().is_some_and(|path| path.attribute == "members" && path.filter.is_none());
     if kind == OperationKind::Remove && is_of_members && object.has_null("value") {
         // Without a value, all members are removed: a client that sends null has not meant that.
         return Err(Fault::value("The value of an operation on members must not be null; leave it out to remove all."));

@@ -37,7 +37,6 @@ fn a_group_is_patched_in_every_spelling() {
             "",
         ),
         (r#"{"op": "remove", "path": "members"}"#, "empty", ""),
-        (r#"{"op": "remove", "path": "members", "value": null}"#, "empty", ""),
         (r#"{"op": "remove", "path": "members", "value": []}"#, "remove []", ""),
         (r#"{"op": "add", "path": "members", "value": []}"#, "add []", ""),
         (r#"{"op": "replace", "path": "members", "value": [{"value": "usr_3"}]}"#, "replace [3]", ""),
