@@ -156,7 +156,7 @@ impl Reads {
         }
     }
 
-    /// Takes what is to be written. It stays here until [`Self::confirm`].
+    /// Takes what is to be written. It stays here until it is known to be.
     pub fn take(&self, due: Due, now: Timestamp) -> Option<UnwrittenReads> {
         let mut held = self.lock();
         let zone = held.zone.clone()?;
