@@ -45,7 +45,15 @@ on_both_databases! {
         for slug in ["a", "b", "c"] {
             scene.add(0, slug).await;
         }
-        nodes[1].signal("STOP");
+        loop {
+            nodes[1].signal("STOP");
+            // It may have been stopped while it wrote: then it holds the write lock of the registry's file.
+            let unchanged = scene.call(0, Method::PUT, "/v1/tenants/c", Some(&scene.tenant("c"))).await;
+            if unchanged.status != 503 {
+                break;
+            }
+            nodes[1].signal("CONT");
+        }
         clock.step("+3d");
         let put = scene.call(0, Method::PUT, "/v1/tenants/d?migrate=1&wait=1", Some(&scene.tenant("d"))).await;
         nodes[1].signal("CONT");
