@@ -328,7 +328,7 @@ on_both_databases! {
             (format!("UPDATE submission_reads SET bitmap = {malformed} {of_day}"), changed.clone()),
             (format!("UPDATE submission_reads SET forms = '1 2 3' {of_day}"), changed.clone()),
             (format!("UPDATE submission_reads SET token_id = 9 {of_day}"), changed.clone()),
-            (format!("DELETE FROM submission_reads {of_day}"), changed),
+            (format!("DELETE FROM submission_reads {of_day}"), changed.clone()),
             (format!("DELETE FROM submission_reads WHERE day = {day_number}"), format!("error: acme: the ledger of reads is missing for {first}\n")),
             (
                 format!("INSERT INTO submission_reads (day, token_id, chunk, bitmap, forms) SELECT {}, token_id, chunk, bitmap, forms FROM submission_reads {of_day}", number(earlier)),
@@ -356,6 +356,15 @@ on_both_databases! {
         assert_eq!((&again["subject"], &again["details"]["again"], &again["details"]["tokens"]), (&json!(format!("reads {first}")), &json!(true), &json!(2)));
         let (code, text) = scene.verify();
         assert!(code == 0 && text.ends_with("; the ledger of reads is intact: 1 days\n"), "{text}");
+
+        // A node that another program leads to seal what it has forged.
+        scene.database.execute(&format!("UPDATE submission_reads SET forms = '1 2 3' {of_day}; UPDATE read_days SET seals = 0 WHERE day = {day_number}")).await;
+        scene.node = Node::spawn_in(&scene.site.config_path, &clock.environment());
+        step(2);
+        scene.read(&one, 1).await;
+        scene.stop().await;
+        assert_eq!(scene.seals().len(), 3, "the node has sealed it");
+        assert_eq!(scene.verify(), (1, changed));
 
         // After 400 days, and the seal stays.
         scene.node = Node::spawn_in(&scene.site.config_path, &clock.environment());
