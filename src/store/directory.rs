@@ -12,7 +12,7 @@ mod users;
 
 use super::StoreError;
 use super::engine::AsStoreError;
-use super::statement::SortDirection;
+use super::statement::{SortDirection, Sql, sql};
 
 pub use condition::{Comparison, Filter, GroupTest, UserTest};
 pub use groups::{DirectoryGroup, GroupManager, GroupMember, GroupOrder};
@@ -33,6 +33,15 @@ pub struct Listing<T, O> {
     pub offset: u64,
     /// The most that are read.
     pub limit: u32,
+}
+
+/// The order of a list by a text, by code points, and then by id.
+fn order_by(text: &'static str, id: &'static str, direction: SortDirection) -> Sql {
+    let (text, id) = (Sql::text(text), Sql::text(id));
+    match direction {
+        SortDirection::Ascending => sql!("{+text} {pg: COLLATE \"C\"}, {+id}", text, id),
+        SortDirection::Descending => sql!("{+text} {pg: COLLATE \"C\"} DESC, {+id} DESC", text, id),
+    }
 }
 
 /// Why a directory can't write. Nothing was changed.

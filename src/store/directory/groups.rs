@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 
 use super::condition::GroupTest;
-use super::{Listing, SortDirection};
+use super::{Listing, SortDirection, order_by};
 use crate::store::derived::totals::not_negative;
 use crate::store::engine::PooledConnection;
 use crate::store::statement::{Row, Sql, sql};
@@ -123,15 +123,12 @@ async fn count_members(connection: &mut PooledConnection, groups: &mut [Director
 
 impl GroupOrder {
     fn order(self, direction: SortDirection) -> Sql {
-        let text = Sql::text(match self {
+        let text = match self {
             Self::Id => return Sql::text(if direction == SortDirection::Ascending { "g.id" } else { "g.id DESC" }),
             Self::DisplayName => "lower(g.name)",
             Self::ExternalId => "coalesce(g.external_id, '')",
-        });
-        match direction {
-            SortDirection::Ascending => sql!("{+text} {pg: COLLATE \"C\"}, g.id", text),
-            SortDirection::Descending => sql!("{+text} {pg: COLLATE \"C\"} DESC, g.id DESC", text),
-        }
+        };
+        order_by(text, "g.id", direction)
     }
 }
 

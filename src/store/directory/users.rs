@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::condition::UserTest;
 use super::user_writes::DirectoryUserValues;
-use super::{Listing, SortDirection};
+use super::{Listing, SortDirection, order_by};
 use crate::store::derived::totals::not_negative;
 use crate::store::engine::PooledConnection;
 use crate::store::statement::{Row, Sql, sql};
@@ -71,16 +71,13 @@ impl DirectoryUser {
 
 impl UserOrder {
     fn order(self, direction: SortDirection) -> Sql {
-        let text = Sql::text(match self {
+        let text = match self {
             Self::Id => return Sql::text(if direction == SortDirection::Ascending { "u.id" } else { "u.id DESC" }),
             Self::UserName => "coalesce(d.user_name_folded, u.email_folded)",
             Self::DisplayName => "lower(u.name)",
             Self::ExternalId => "coalesce(d.external_id, '')",
-        });
-        match direction {
-            SortDirection::Ascending => sql!("{+text} {pg: COLLATE \"C\"}, u.id", text),
-            SortDirection::Descending => sql!("{+text} {pg: COLLATE \"C\"} DESC, u.id DESC", text),
-        }
+        };
+        order_by(text, "u.id", direction)
     }
 }
 
