@@ -5,7 +5,7 @@
 //! description in OpenAPI leaves these endpoints out: SCIM describes itself (`ServiceProviderConfig`, `Schemas`), and its
 //! clients are not generated from OpenAPI. `README.md` in its folder is for those who connect a directory.
 //!
-//! Attributes that are not stored are accepted and ignored, since no directory can be told to leave them out. Names of
+//! Attributes that are not stored are accepted and ignored: directories send them whatever the schema declares. Names of
 //! attributes, operators and operations are compared without case, and values are taken in every form that directories
 //! send.
 

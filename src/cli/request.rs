@@ -1,4 +1,4 @@
-//! `formgate request`: the log of requests of a tenant, as far as it is in the database.
+//! `formgate request`: lists the requests of a tenant that nodes have written to its database.
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};

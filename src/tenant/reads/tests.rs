@@ -1,3 +1,5 @@
+//! When held reads are due, what a write takes, and what remains if it fails.
+
 use super::*;
 
 const DAY: i64 = 20_000 * 86_400;
