@@ -250,7 +250,9 @@ impl Pipeline {
                 WebhookTools { tests: &self.webhook_tests, seals: &self.seals, changes: &self.subscription_changes };
             let (tenant, authority, domains) = (&tenant, &authority, self.domains.as_deref());
             let rows = &RowMemory::new(MemoryShare::new(&self.memory, &tenant.memory));
-            let visit = Visit { gate: &self.gate, connection, tenant, authority, head, webhooks, domains, rows };
+            let logs_requests = self.request_log.is_on();
+            let gate = &self.gate;
+            let visit = Visit { gate, connection, tenant, authority, head, webhooks, domains, logs_requests, rows };
             return rare::boxed(|| self.administer(area, visit, body, &mut context.route)).await;
         }
 

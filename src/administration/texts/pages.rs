@@ -83,7 +83,7 @@ pub(in crate::administration) type Sentences = Vec<Text>;
 page! {
     /// How instants and days are written, and what is written in place of a missing one.
     DatesTexts {
-        Text: moment, day, hour, minute, never;
+        Text: moment, second, day, hour, minute, never;
     }
 }
 
@@ -306,8 +306,8 @@ page! {
 page! {
     /// The log of requests.
     RequestsTexts {
-        Text: lead, filter, token, status, any, since, bad_filter, none, empty, caption, when, request, took, rows,
-            no_token, no_route, older;
+        Text: lead, filter, token, status, any, since, bad_filter, none, empty, off, caption, when, request, took,
+            rows, no_token, no_route, older;
     }
 }
 
