@@ -174,7 +174,9 @@ mod tests {
                 assert_eq!(fault, Some("The cursor was made with another reach."));
             }
             let mut turned = filter.clone();
-            [&mut turned.forms, &mut turned.labels, &mut turned.flows].map(|ids| ids.reverse());
+            for ids in [&mut turned.forms, &mut turned.labels, &mut turned.flows] {
+                ids.reverse();
+            }
             turned.statuses.reverse();
             turned.terms.reverse();
             turned.terms.iter_mut().for_each(|term| term.answers.reverse());

@@ -67,3 +67,32 @@ impl Store {
         Ok(rows.iter().map(|row| row.get(0)).collect::<Result<_, sqlx::Error>>()?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{FormFields, select_rows};
+    use super::*;
+    use crate::store::reach::Caller;
+
+    #[test]
+    fn a_statement_reads_the_answers_of_the_elements_that_are_named_and_none_without_any() {
+        let texts = |elements| {
+            let caller = Caller { elements, ..Caller::default() };
+            let sql = select_rows(FormFields::OncePerForm, &caller, || sql!("= {id}", id = 1_i64));
+            [sql.clone().into_postgres().unwrap().0, sql.into_sqlite().unwrap().0]
+        };
+        for (all, [some, none]) in texts(ShownElements::All)
+            .iter()
+            .zip(std::iter::zip(texts(ShownElements::of([2, 1])), texts(ShownElements::of([]))).map(<[_; 2]>::from))
+        {
+            for (table, of_all, of_some) in [("FROM answers", 1, 1), ("FROM elements", 1, 1), ("f.graduated", 2, 2)] {
+                let count = |text: &str| text.matches(table).count();
+                assert_eq!((count(all), count(&some)), (of_all, of_some), "{table} in {some}");
+            }
+            assert!(some.contains("AND element_id ") && some.contains("AND e.id "), "{some}");
+            assert!(!none.contains("FROM answers") && !none.contains("FROM elements"), "{none}");
+            assert_eq!(none.matches("f.graduated").count(), 1, "children are not read: {none}");
+        }
+        assert_eq!(ShownElements::of([2, 1, 2]), ShownElements::Only([1, 2].into()));
+    }
+}
