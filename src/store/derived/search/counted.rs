@@ -263,7 +263,8 @@ fn page_of_span(start: Option<Timestamp>, end: Option<Timestamp>, by: SortBy, sc
     // needs its own form for that.
     let sql = sql!(
         "WITH scanned (id, at, created_at) AS MATERIALIZED ({+scanned}),
-         near (id, at) AS MATERIALIZED (SELECT s.id, s.at FROM scanned s WHERE {+span_of_near}),
+         near (id, at) AS MATERIALIZED (
+           SELECT id, at FROM (SELECT id, at, created_at FROM scanned) AS s WHERE {+span_of_near}),
          enough (yes) AS MATERIALIZED (
            SELECT (SELECT count(*) FROM near) >= {needed} OR (SELECT count(*) FROM scanned) < {most})
          SELECT near.id, near.at FROM enough CROSS JOIN near WHERE enough.yes

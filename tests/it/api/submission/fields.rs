@@ -172,10 +172,11 @@ on_both_databases! {
         let account = account(engine, DATA);
         let database = account.database().await;
         let at = if engine == Engine::Postgres { "now()" } else { "1714557600000000" };
-        let long = "x".repeat(2 << 20);
-        for (submission, element) in [(7, 12), (8, 22)] {
-            database.execute(&format!("INSERT INTO answers (submission_id, element_id, value, updated_at) VALUES ({submission}, {element}, '{long}', {at})")).await;
+        for (submission, element, value) in [(7, 12, "x".repeat(1_200_000)), (8, 22, "y".repeat(100_000))] {
+            database.execute(&format!("INSERT INTO answers (submission_id, element_id, value, updated_at) VALUES ({submission}, {element}, '{value}', {at})")).await;
         }
+        // A search waits for some seconds until a long answer can be searched.
+        while account.client.post("/api/v1/submission").json(&json!({})).send().await.status == 503 {}
         let whole = calls(&account.client, "forms=1").await;
         assert!(whole.iter().all(|answer| answer.header("content-length").is_none()), "they are too long to be built whole");
         let whole = seventh(&whole);
@@ -186,9 +187,10 @@ on_both_databases! {
             ("created_at", true),
             ("id,11,21", true),
             ("31,status", true),
+            ("22", true),
+            ("22,11,status,id", true),
             ("id,12", false),
-            ("22", false),
-            ("22,11,status,id", false),
+            ("22,12", false),
             ("allElements", false),
         ] {
             let expected = |whole: &Value| {
