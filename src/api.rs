@@ -151,11 +151,13 @@ static TABLE: [Endpoint<Action>; 26] = [
         .with_etag(),
     get!("/form", FORMS, forms::list).query(&["page"]).with_etag(),
     get!("/form/{id}", FORMS, forms::show).with_etag(),
-    post!("/submission", SUBMISSIONS, submissions::search).query(&["page"]).body(BodyKind::Ordinary),
+    post!("/submission", SUBMISSIONS, submissions::search)
+        .query(&["page", "cursor", "limit", "fields"])
+        .body(BodyKind::Ordinary),
     get!("/submission/changes", SUBMISSIONS, changes::list)
-        .query(&["cursor", "limit", "forms", "wait"])
+        .query(&["cursor", "limit", "forms", "wait", "fields"])
         .time(TimeLimit::Waiting(changes::MAX_WAIT)),
-    get!("/submission/{id}", SUBMISSIONS, submissions::show).with_etag(),
+    get!("/submission/{id}", SUBMISSIONS, submissions::show).query(&["fields"]).with_etag(),
     get!("/submission/{id}/readers", ALL, submissions::readers::list),
     get!("/group", GROUPS, groups::list).query(&["managed", "external_id", "page"]),
     endpoint!(PUT "" "/group", by(WRITE_GROUPS, |admitted, call| Box::pin(groups::write(admitted, call))))

@@ -97,8 +97,10 @@ pub use schema::{
     MIGRATIONS, Migration, Orphans, Reach, SchemaDifferences, SchemaRepair, count_orphans, read_catalog, repair_schema,
 };
 use statement::sql;
-pub use statement::{Page, PageRequest, TextList, fold, statement_texts};
-pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
+pub use statement::{Page, PageRequest, PageStart, Position, TextList, fold, statement_texts};
+pub use submissions::{
+    Answer, Field, ShownElements, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView,
+};
 pub use subscriptions::{
     AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, HasSubscriptions, InspectedSubscription,
     LeasedSubscription, MAX_SUBSCRIPTIONS, MakingToken, PendingEvents, Progress, Replay, Replayed, Resumed,

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::id::IdKind;
 use super::json::Json;
-use super::submissions::{self, ChangesEnd};
+use super::submissions::{self, ChangesEnd, Selection};
 use super::{Call, page, query};
 use crate::error::{Faults, LostChanges, Refusal};
 use crate::gate::Admitted;
@@ -47,20 +47,14 @@ struct Parameters {
     /// Sorted; empty for every form.
     forms: Vec<i64>,
     wait: Duration,
+    selection: Selection,
 }
 
 impl Parameters {
     fn parse(call: &Call<'_>, reach: &FormReach, faults: &mut Faults) -> Self {
-        let number = |name: &'static str, default: u32, from: u32, to: u32, faults: &mut Faults| {
-            let Some(value) = query::value(call, name, faults) else { return default };
-            let digits = value.bytes().all(|byte| byte.is_ascii_digit());
-            value.parse().ok().filter(|number| digits && (from..=to).contains(number)).unwrap_or_else(|| {
-                faults.add(name, format_args!("The {name} must be an integer from {from} to {to}."));
-                default
-            })
-        };
-        let limit = number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT, faults);
-        let wait = number("wait", 0, 0, u32::try_from(MAX_WAIT.as_secs()).unwrap_or(u32::MAX), faults);
+        let limit = query::integer(call, "limit", 1..=MAX_LIMIT, faults).unwrap_or(DEFAULT_LIMIT);
+        let longest = u32::try_from(MAX_WAIT.as_secs()).unwrap_or(u32::MAX);
+        let wait = query::integer(call, "wait", 0..=longest, faults).unwrap_or(0);
         let forms = forms(query::values(call, "forms"), faults);
         let from = match query::value(call, "cursor", faults).as_deref() {
             None => ChangesFrom::Beginning,
@@ -70,7 +64,8 @@ impl Parameters {
                 ChangesFrom::Beginning
             }),
         };
-        Self { from, limit, forms, wait: Duration::from_secs(wait.into()) }
+        let selection = Selection::parse(call, faults);
+        Self { from, limit, forms, wait: Duration::from_secs(wait.into()), selection }
     }
 }
 
@@ -115,7 +110,7 @@ impl CursorScope {
     }
 }
 
-fn digest_of(forms: &[i64]) -> [u8; 8] {
+pub(super) fn digest_of(forms: &[i64]) -> [u8; 8] {
     let mut digest = Sha256::new();
     forms.iter().for_each(|form| digest.update(form.to_be_bytes()));
     *digest.finalize().first_chunk().expect("SHA-256 has 32 bytes")
@@ -187,7 +182,9 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     let reach = admitted.token().reach();
     let parameters = Parameters::parse(call, reach, &mut faults);
     let mut parameters = faults.into_result(parameters)?;
-    let (store, zone) = (call.store(admitted).await?, &admitted.tenant().timezone);
+    let zone = &admitted.tenant().timezone;
+    let store = call.store(admitted).await?.showing(parameters.selection.elements());
+    parameters.selection.check(&store).await?;
     loop {
         let page = match read(&store, &parameters, admitted, call).await? {
             ChangesRead::Page(page) => page,
@@ -201,7 +198,7 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
         if let Some(view) = submissions.read()? {
             let mut json = Json::with_capacity(page::TYPICAL_BYTES);
             json.raw("{\"data\":[");
-            submissions::write_changes(&mut json, &mut end, &view, zone);
+            submissions::write_changes(&mut json, &mut end, &view, &parameters.selection, zone);
             if json.position() <= WHOLE_BYTES {
                 end.write(&mut json);
                 let read = submissions::read_by_showing(&view);
@@ -211,7 +208,7 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
         }
         if shown <= 1 {
             let reader = store.read_in_parts(submissions.ids().iter().copied());
-            return Ok(submissions::stream_changes(reader, end, zone).await?.with_rows(shown));
+            return Ok(submissions::stream_changes(reader, end, &parameters.selection, zone).await?.with_rows(shown));
         }
         // Parts are read later than the log, and may show what has no number yet. So only a single submission is read
         // in parts.

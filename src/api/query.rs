@@ -4,6 +4,7 @@
 //! that is given more than once is a fault, unless it is a list: then all its values count.
 
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
 
 use super::Call;
 use crate::error::Faults;
@@ -32,6 +33,18 @@ pub(super) fn without(call: &Call<'_>, name: &str) -> String {
         others.push('&');
     }
     others
+}
+
+/// An integer in a range, if it is given and sound.
+pub(super) fn integer(call: &Call<'_>, name: &str, range: RangeInclusive<u32>, faults: &mut Faults) -> Option<u32> {
+    let value = value(call, name, faults)?;
+    let digits = value.bytes().all(|byte| byte.is_ascii_digit());
+    let number = value.parse().ok().filter(|number| digits && range.contains(number));
+    if number.is_none() {
+        let (from, to) = range.into_inner();
+        faults.add(name, format_args!("The {name} must be an integer from {from} to {to}."));
+    }
+    number
 }
 
 /// A flag: `1` or `true` is on; `0`, `false` or absent is off.

@@ -8,6 +8,7 @@
 //! all lists are short, and measuring each one first would cost them a statement.
 
 mod parts;
+mod shown_elements;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,10 +19,12 @@ use serde::Deserialize;
 
 use super::engine::PooledConnection;
 use super::filter::SortBy;
+use super::reach::Caller;
 use super::statement::{Fields, ListRecord, MalformedRecord, Row, SortDirection, Sql, sql};
 use super::{FormReach, Store, StoreError};
 
 pub use parts::{SubmissionPart, SubmissionReader};
+pub use shown_elements::ShownElements;
 
 /// A submission as the API shows it.
 #[derive(Clone, Debug)]
@@ -167,6 +170,10 @@ impl SubmissionRows {
     }
 }
 
+/// [`COLUMNS`] columns of a submission `m` for a caller that reads no answers. NULL would say that they are too long.
+const WITHOUT_ANSWERS: &str =
+    "m.id, m.child_of, m.form_id, m.status, m.created_at, m.updated_at, NULL AS fields, '' AS answers";
+
 /// The columns of a row, as [`select_rows`] selects them.
 const ID: usize = 0;
 const PARENT: usize = 1;
@@ -304,7 +311,7 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn submission(&self, id: i64) -> Result<Submissions, StoreError> {
         let mut reader = self.database.reader().await?;
-        let sql = select_rows(FormFields::EveryRow, self.reach(), || sql!("= {id}", id));
+        let sql = select_rows(FormFields::EveryRow, &self.caller, || sql!("= {id}", id));
         Ok(Submissions::in_order(vec![id], SubmissionRows::fetch(&mut reader, sql).await?)?)
     }
 }
@@ -313,12 +320,12 @@ impl Store {
 pub(super) async fn read_submissions(
     reader: &mut PooledConnection,
     ids: Vec<i64>,
-    reach: &FormReach,
+    caller: &Caller,
 ) -> Result<Submissions, StoreError> {
     if ids.is_empty() {
         return Ok(Submissions::default());
     }
-    let sql = select_rows(FormFields::OncePerForm, reach, || sql!("{in unsized ids}", ids = &ids));
+    let sql = select_rows(FormFields::OncePerForm, caller, || sql!("{in unsized ids}", ids = &ids));
     Ok(Submissions::in_order(ids, SubmissionRows::fetch(reader, sql).await?)?)
 }
 
@@ -334,25 +341,33 @@ pub(super) enum FormFields {
 }
 
 /// The rows of [`Submissions`], with [`COLUMNS`] columns. `among` is the condition on the ids.
-pub(super) fn select_rows(fields: FormFields, reach: &FormReach, among: impl Fn() -> Sql) -> Sql {
+pub(super) fn select_rows(fields: FormFields, caller: &Caller, among: impl Fn() -> Sql) -> Sql {
+    let Caller { reach, elements, .. } = caller;
+    let children = || {
+        sql!(
+            " UNION ALL
+              SELECT m.id, m.parent_id AS child_of, m.form_id, m.status, {instant m.created_at} AS created_at,
+                {instant m.updated_at} AS updated_at
+              FROM submissions p JOIN forms f ON f.id = p.form_id CROSS JOIN submissions m
+              WHERE f.graduated AND m.parent_id = p.id AND NOT m.draft AND p.id {+among}{+in_reach}",
+            among = among(),
+            in_reach = reach.of_row("p.form_id"),
+        )
+    };
     sql!(
-        "SELECT {+columns}
-         FROM (
-           {+shown}
-           UNION ALL
-           SELECT m.id, m.parent_id AS child_of, m.form_id, m.status, {instant m.created_at} AS created_at,
-             {instant m.updated_at} AS updated_at
-           FROM submissions p JOIN forms f ON f.id = p.form_id CROSS JOIN submissions m
-           WHERE f.graduated AND m.parent_id = p.id AND NOT m.draft AND p.id {+among}{+in_reach}) AS m",
-        columns = columns(fields, MAX_ROW_BYTES),
+        "SELECT {+columns} FROM ({+shown}{+children}) AS m",
+        columns = columns(fields, elements, MAX_ROW_BYTES),
         shown = shown(among(), reach),
-        among = among(),
-        in_reach = reach.of_row("p.form_id"),
+        // They only add answers.
+        children = if elements.are_none() { Sql::default() } else { children() },
     )
 }
 
 /// [`COLUMNS`] columns of a submission `m`. The answers are NULL if they have more than `max_bytes` bytes.
-fn columns(fields: FormFields, max_bytes: &'static str) -> Sql {
+fn columns(fields: FormFields, elements: &ShownElements, max_bytes: &'static str) -> Sql {
+    if elements.are_none() {
+        return Sql::text(WITHOUT_ANSWERS);
+    }
     sql!(
         "m.id, m.child_of, m.form_id, m.status, m.created_at, m.updated_at, {+fields} AS fields,
          (SELECT CASE
@@ -361,8 +376,9 @@ fn columns(fields: FormFields, max_bytes: &'static str) -> Sql {
               | lite: json_group_array(json_array(a.element_id,
                   CASE WHEN octet_length(a.value) <= {+max_text} THEN a.value END, a.files, a.updated_at))} END
           FROM (SELECT element_id, value, CAST(files AS text) AS files, {instant updated_at} AS updated_at
-                FROM answers WHERE submission_id = m.id) AS a) AS answers",
-        fields = fields.of_form(),
+                FROM answers WHERE submission_id = m.id{+in_elements}) AS a) AS answers",
+        fields = fields.of_form(elements),
+        in_elements = elements.of_row("element_id"),
         max_bytes = Sql::text(max_bytes),
         max_text = Sql::text(MAX_TEXT),
     )
@@ -370,11 +386,12 @@ fn columns(fields: FormFields, max_bytes: &'static str) -> Sql {
 
 impl FormFields {
     /// The list of the fields of the form of a submission `m`.
-    fn of_form(self) -> Sql {
+    fn of_form(self, elements: &ShownElements) -> Sql {
         let fields = sql!(
             "({records: id, gid, name, type}
-              FROM (SELECT e.id, e.gid, e.name, e.type FROM elements e WHERE e.form_id = m.form_id
-                    ORDER BY e.position, e.id) AS fields)"
+              FROM (SELECT e.id, e.gid, e.name, e.type FROM elements e WHERE e.form_id = m.form_id{+in_elements}
+                    ORDER BY e.position, e.id) AS fields)",
+            in_elements = elements.of_row("e.id"),
         );
         match self {
             Self::OncePerForm => {

@@ -272,7 +272,7 @@ impl Store {
         let page = if *from == ChangesFrom::Now {
             ChangePage::empty(cursor)
         } else {
-            read_page(&mut reader, cursor, &state, &followed, self.reach(), limit).await?
+            read_page(&mut reader, cursor, &state, &followed, &self.caller, limit).await?
         };
         reader.end_transaction("COMMIT").await?;
         Ok((ChangesRead::Page(page), state.is_numbered))
