@@ -23,6 +23,7 @@ pub struct DatabaseMetrics {
     faulty: IntGauge,
     altered: IntGauge,
     wrong: IntGauge,
+    held: IntGaugeVec,
 }
 
 /// A request that waits for a connection.
@@ -155,6 +156,11 @@ impl DatabaseMetrics {
                 "formgate_database_wrong_rows",
                 "Rows of search tables that were inconsistent when they were last counted.",
             ),
+            held: registrar.gauges(
+                "formgate_scim_held_removals",
+                "Removals by SCIM that were held when a tenant was last inspected; no series without any.",
+                &["tenant"],
+            ),
         };
         // Initialized to 0, so that an alert can see the first failure as an increase.
         DatabaseFailure::ALL.iter().for_each(|failure| drop(metrics.failures.with_label_values(&[failure.name()])));
@@ -231,6 +237,16 @@ impl DatabaseMetrics {
         self.faulty.set(i64::try_from(faulty).unwrap_or(i64::MAX));
         self.altered.set(i64::try_from(altered).unwrap_or(i64::MAX));
         self.wrong.set(i64::try_from(wrong).unwrap_or(i64::MAX));
+    }
+
+    /// Publishes how many removals of a tenant are held.
+    pub(crate) fn held(&self, tenant: &str, held: u64) {
+        if held > 0 {
+            self.held.with_label_values(&[tenant]).set(i64::try_from(held).unwrap_or(i64::MAX));
+        } else {
+            // There may be no such series.
+            let _ = self.held.remove_label_values(&[tenant]);
+        }
     }
 
     pub(crate) fn breaker_opened(&self) {
