@@ -82,7 +82,8 @@ use engine::{Database, DatabaseFile, retry};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, GivenGroup, Group, GroupFilter, GroupSummary, GroupSync, GroupWrite, GroupWriteError, Guard,
-    MemberChange, MemberReader, Members, NewMembers, Report, SyncMembers, SyncedBy, Undone, WriteMode, WrittenGroup,
+    MemberChange, MemberReader, Members, NewMembers, Provisioned, Report, SyncMembers, SyncedBy, Undone, WriteMode,
+    WrittenGroup,
 };
 pub use identity::{DatabaseIdentity, PhysicalId};
 use reach::Caller;

@@ -30,7 +30,7 @@ pub use listing::MemberReader;
 pub use manager::GivenGroup;
 pub(super) use members::read_ids;
 pub(super) use syncs::{ChangedGroup, SyncKind, add_sync, keep_run};
-pub use syncs::{GroupSync, SyncMembers};
+pub use syncs::{GroupSync, Provisioned, SyncMembers};
 pub use undo::Undone;
 pub(super) use write::{advance_user_sequence, begin, next_id};
 

@@ -226,7 +226,55 @@ pub(in crate::store) async fn add_sync(
     Ok(())
 }
 
+/// What a directory last sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Provisioned {
+    /// Its token.
+    pub token: i64,
+    /// The name of the token.
+    pub name: String,
+    /// When it last sent a request, and for which route.
+    pub last_request: Option<(Timestamp, String)>,
+    /// The run of its last change of a group.
+    pub last_change: Option<GroupSync>,
+}
+
+/// How many directories are listed.
+///
+/// Larger: a page gets longer. Smaller: an account with many tokens does not see all of them.
+const DIRECTORIES: u32 = 50;
+
 impl Store {
+    /// The tokens of directories, which may do nothing else or changed a group by SCIM, and what they last sent.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn list_provisioned(&self) -> Result<Vec<Provisioned>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let sql = sql!(
+            "SELECT s.id, s.at, s.group_id, s.group_name, s.is_new, s.actor, s.token_id, s.undoes, s.attached_count,
+               s.detached_count, s.changed_at, t.id, t.name, t.last_used_at, t.last_used_route
+             FROM tokens t LEFT JOIN group_syncs s ON s.id =
+               (SELECT n.id FROM group_syncs n WHERE n.token_id = t.id AND n.changed_at IS NOT NULL
+                ORDER BY n.changed_at DESC, n.id DESC LIMIT 1)
+             WHERE t.revoked_at IS NULL AND (s.id IS NOT NULL OR ' ' || t.scopes || ' ' LIKE '% scim %')
+             ORDER BY t.id DESC LIMIT {limit} {scans: an account has few tokens}",
+            limit = DIRECTORIES,
+        );
+        let rows = reader.fetch_all(sql).await?;
+        let read = rows.iter().map(|row| {
+            let sync: Option<i64> = row.get(0)?;
+            let last_used: Option<Timestamp> = row.get(13)?;
+            Ok(Provisioned {
+                token: row.get(11)?,
+                name: row.get(12)?,
+                last_request: last_used.zip(row.get(14)?),
+                last_change: sync.map(|_| GroupSync::read(row)).transpose()?,
+            })
+        });
+        Ok(read.collect::<Result<_, sqlx::Error>>()?)
+    }
+
     /// Syncs, the newest first: of one group or all, below the number `before`, at most `limit`.
     ///
     /// # Errors

@@ -445,6 +445,7 @@ COMMENT ON COLUMN group_syncs.attached IS 'A JSON array of the ids of users who 
 COMMENT ON COLUMN group_syncs.detached IS 'A JSON array of the ids of users who ceased to be members.';
 CREATE INDEX group_syncs_group ON group_syncs (group_id, id);
 CREATE INDEX group_syncs_at ON group_syncs (at);
+CREATE INDEX group_syncs_token ON group_syncs (token_id, changed_at) WHERE changed_at IS NOT NULL;
 CREATE INDEX group_syncs_undoes ON group_syncs (undoes) WHERE undoes IS NOT NULL;
 
 -- Without enable_seqscan = off, a session keeps the plan that it made when there were few users, and reads all of them for

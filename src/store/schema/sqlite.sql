@@ -361,6 +361,7 @@ CREATE TABLE group_syncs (
 ) STRICT;
 CREATE INDEX group_syncs_group ON group_syncs (group_id, id);
 CREATE INDEX group_syncs_at ON group_syncs (at);
+CREATE INDEX group_syncs_token ON group_syncs (token_id, changed_at) WHERE changed_at IS NOT NULL;
 CREATE INDEX group_syncs_undoes ON group_syncs (undoes) WHERE undoes IS NOT NULL;
 
 -- 10. Notes of what was written
