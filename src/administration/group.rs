@@ -18,12 +18,16 @@ use crate::error::Refusal;
 use crate::reply::Reply;
 use crate::shown_text::shown_name;
 use crate::store::{
-    DirectoryGroup, GivenGroup, GroupFilter, GroupManager, GroupSummary, HeldDecision, HeldGroup, HeldKind, HeldMember,
+    DirectoryGroup, GivenGroup, GroupFilter, GroupManager, GroupSummary, HeldDecision, HeldKind, HeldMember,
     PageRequest, Provisioned, SyncedBy,
 };
 
 /// How many held members are listed. Larger: the page of a large group takes longer. Smaller: fewer of them can be compared by eye.
 const SHOWN: u32 = 200;
+
+/// The same in the list of held groups, and how many groups that has.
+const SHOWN_IN_LIST: u32 = 10;
+const HELD_GROUPS: usize = 20;
 
 /// How many groups a page has. Larger: a page takes longer. Smaller: more pages.
 const PAGE: u32 = 100;
@@ -71,12 +75,22 @@ impl HeldRow {
 impl GroupPanel {
     /// A group, if there is one with this number.
     pub(super) async fn find(member: &Member<'_>, id: i64) -> Result<Option<Self>, Refusal> {
-        let Some(group) = member.store.find_directory_group(id).await? else { return Ok(None) };
         let held = member.store.list_held_groups().await?.into_iter().find(|held| held.id == id);
-        let rows = match held {
-            Some(_) => member.store.list_held_members(id, SHOWN).await?,
-            None => Vec::new(),
-        };
+        Self::with(member, id, held.map_or(0, |held| held.held), SHOWN).await
+    }
+
+    /// The groups of which something is held.
+    pub(super) async fn all_held(member: &Member<'_>) -> Result<Vec<Self>, Refusal> {
+        let mut panels = Vec::new();
+        for held in member.store.list_held_groups().await?.into_iter().take(HELD_GROUPS) {
+            panels.extend(Self::with(member, held.id, held.held, SHOWN_IN_LIST).await?);
+        }
+        Ok(panels)
+    }
+
+    async fn with(member: &Member<'_>, id: i64, count: u64, shown: u32) -> Result<Option<Self>, Refusal> {
+        let Some(group) = member.store.find_directory_group(id).await? else { return Ok(None) };
+        let rows = if count > 0 { member.store.list_held_members(id, shown).await? } else { Vec::new() };
         let DirectoryGroup { name, manager, built_in, diverged, .. } = group;
         Ok(Some(Self {
             id,
@@ -85,7 +99,7 @@ impl GroupPanel {
             is_of_scim: manager == GroupManager::Scim,
             built_in,
             diverged,
-            count: held.map_or(0, |held| held.held),
+            count,
             held: rows.into_iter().map(|row| HeldRow::of(row, member)).collect(),
             text: &member.area.texts.group,
         }))
@@ -98,20 +112,6 @@ fn written_by(manager: GroupManager, built_in: bool, text: &'static GroupTexts) 
         GroupManager::Scim => &text.of_scim,
         GroupManager::Api => &text.of_api,
         GroupManager::Product => &text.of_account,
-    }
-}
-
-/// A group of which something is held.
-pub(super) struct HeldGroupRow {
-    pub(super) id: i64,
-    pub(super) name: String,
-    pub(super) held: u64,
-    pub(super) since: Moment,
-}
-
-impl HeldGroupRow {
-    pub(super) fn of(HeldGroup { id, name, held, since }: HeldGroup, member: &Member<'_>) -> Self {
-        Self { id, name: shown_name(&name), held, since: member.moment(since) }
     }
 }
 

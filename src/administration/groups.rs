@@ -7,7 +7,7 @@ use http::StatusCode;
 
 use super::forms::{parameter, parse_id};
 use super::frame::{Frame, page};
-use super::group::{DirectoryRow, GroupPanel, HeldGroupRow};
+use super::group::{DirectoryRow, GroupPanel};
 use super::texts::{GroupSyncTexts, GroupsTexts};
 use super::times::Moment;
 use super::visit::{Change, Member};
@@ -68,7 +68,7 @@ struct GroupsPage {
     /// That group.
     panel: Option<GroupPanel>,
     /// The groups of which something is held, and the directories; only without a group.
-    held: Vec<HeldGroupRow>,
+    held: Vec<GroupPanel>,
     directories: Vec<DirectoryRow>,
     /// The query of the next page.
     next: Option<String>,
@@ -130,7 +130,7 @@ pub(super) async fn list(member: &Member<'_>, _: &str) -> Result<Reply, Refusal>
     if let Some(group) = group {
         panel = GroupPanel::find(member, group).await?;
     } else if before.is_none() {
-        held = member.store.list_held_groups().await?;
+        held = GroupPanel::all_held(member).await?;
         directories = member.store.list_provisioned().await?;
     }
     let groups_page = GroupsPage {
@@ -140,7 +140,7 @@ pub(super) async fn list(member: &Member<'_>, _: &str) -> Result<Reply, Refusal>
         is_first: before.is_none(),
         group,
         panel,
-        held: held.into_iter().map(|group| HeldGroupRow::of(group, member)).collect(),
+        held,
         directories: directories.into_iter().map(|directory| DirectoryRow::of(directory, member)).collect(),
         next,
     };

@@ -240,8 +240,7 @@ page! {
     GroupsTexts {
         Text: lead, only, show_all, open, no_older, empty, caption, sync, numbered, undoes, group,
             new, when, by, came, went, older, all_groups, more_groups, no_more_groups, written_by, members,
-            held_heading, held_lead, held_since, directories, token, last_request, last_change, syncs, until;
-        Counted: held;
+            held_heading, held_lead, directories, token, last_request, last_change, syncs, until;
     }
 }
 

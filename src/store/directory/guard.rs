@@ -141,7 +141,7 @@ impl Share {
             group = self.group,
             users,
         );
-        transaction.execute(sql.with_custom_plan()).await?;
+        transaction.execute(sql).await?;
         let sql = sql!(
             "INSERT INTO directory_held (group_id, user_id, kind, at, actor, token_id)
              SELECT {group}, u.id, {kind}, {clock}, {actor}, {token} FROM users u WHERE u.id {in users}
@@ -153,7 +153,7 @@ impl Share {
             token = provisioner.by.token,
             users,
         );
-        transaction.execute(sql.with_custom_plan()).await?;
+        transaction.execute(sql).await?;
         Ok(())
     }
 
@@ -240,6 +240,6 @@ async fn note_removed(transaction: &mut Transaction, groups: &[i64], users: &[i6
         users,
         groups,
     );
-    transaction.execute(sql.with_custom_plan()).await?;
+    transaction.execute(sql).await?;
     Ok(())
 }

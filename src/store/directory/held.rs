@@ -185,9 +185,9 @@ async fn apply(transaction: &mut Transaction, group: &Group, by: &SyncedBy) -> R
         id,
         removed = &removed,
     );
-    read_ids(transaction, sql.with_custom_plan(), &mut detached).await?;
+    read_ids(transaction, sql, &mut detached).await?;
     let sql = sql!("DELETE FROM inactive_members WHERE group_id = {id} AND user_id {in removed}", id, removed);
-    transaction.execute(sql.with_custom_plan()).await?;
+    transaction.execute(sql).await?;
     if !detached.is_empty() {
         let changed = ChangedGroup { id, name: &group.summary.name, is_new: false, is_renamed: false };
         add_sync(transaction, changed, by, None, &[], &detached).await?;

@@ -46,12 +46,12 @@ pub(super) async fn carry_out(
         needed = delete(transaction, deleted).await?;
     }
     let sql = sql!("UPDATE users SET active = FALSE WHERE id {in deactivated} AND active RETURNING id", deactivated,);
-    read_ids(transaction, sql.with_custom_plan(), &mut gone).await?;
+    read_ids(transaction, sql, &mut gone).await?;
     let left = [&**deactivated, &*needed].concat();
     let sql = sql!("UPDATE directory_users SET updated_at = {clock} WHERE user_id {in left}", left = &left);
-    transaction.execute(sql.with_custom_plan()).await?;
+    transaction.execute(sql).await?;
     let sql = sql!("DELETE FROM directory_held WHERE user_id {in left} AND kind <> 'removed'", left);
-    transaction.execute(sql.with_custom_plan()).await?;
+    transaction.execute(sql).await?;
     for (id, (name, users)) in &lost {
         let group = ChangedGroup { id: *id, name, is_new: false, is_renamed: false };
         keep(transaction, group, by, kind, &[], users).await?;
@@ -77,7 +77,7 @@ async fn delete(transaction: &mut Transaction, users: &[i64]) -> Result<Vec<i64>
         sql!("UPDATE users SET active = FALSE WHERE id {in needed} AND active", needed = &needed),
         sql!("DELETE FROM users WHERE id {in users} AND NOT id {in needed}", users, needed = &needed),
     ] {
-        transaction.execute(sql.with_custom_plan()).await?;
+        transaction.execute(sql).await?;
     }
     Ok(needed)
 }

@@ -289,7 +289,7 @@ async fn hold_beyond(
             unhidden,
         ),
     ] {
-        transaction.execute(sql.with_custom_plan()).await?;
+        transaction.execute(sql).await?;
     }
     share.hold(transaction, &removed, HeldKind::Removed, provisioner).await?;
     sync.detached.clear();
@@ -308,7 +308,7 @@ async fn begin_whole(transaction: &mut Transaction, id: i64, users: &[i64]) -> R
         id,
         users,
     );
-    transaction.execute(sql.with_custom_plan()).await?;
+    transaction.execute(sql).await?;
     transaction
         .execute(sql!("UPDATE directory_groups SET diverged = FALSE WHERE group_id = {id} AND diverged", id))
         .await?;
@@ -322,7 +322,7 @@ async fn add(transaction: &mut Transaction, id: i64, users: &[i64], sync: &mut M
     }
     let sql =
         sql!("DELETE FROM directory_held WHERE group_id = {id} AND kind = 'removed' AND user_id {in users}", id, users);
-    transaction.execute(sql.with_custom_plan()).await?;
+    transaction.execute(sql).await?;
     let (mut found, mut attached, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
     let known = sql!("SELECT id FROM users WHERE id {in users}", users);
     read_ids(transaction, known.with_custom_plan(), &mut found).await?;

@@ -69,7 +69,7 @@ on_both_databases! {
 
         let list = page(&viewer, "/admin/groups").await;
         let number = group.strip_prefix("grp_").expect("an id");
-        assert!(list.contains(&format!("data-held-group=\"{number}\"")) && list.contains("15 removals"), "{list}");
+        assert!(list.contains(&format!("data-group=\"{number}\" data-held=\"15\"")) && list.contains("15 removals"), "{list}");
         assert_eq!(list.matches("data-sync=").count(), 2, "one run");
         assert!(list.contains(&format!("data-directory=\"{token}\"")), "{list}");
         assert!(list.contains(&format!("<a href=\"/admin/groups/{}\">Sales</a>", between(&list, "data-sync=\"", "\""))), "{list}");
