@@ -5,6 +5,7 @@ use std::time::Duration;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::register::Registrar;
+use super::tenants::OTHER;
 
 /// All tenants' databases together.
 #[derive(Clone, Debug)]
@@ -158,12 +159,13 @@ impl DatabaseMetrics {
             ),
             held: registrar.gauges(
                 "formgate_scim_held_removals",
-                "Removals by SCIM that were held when a tenant was last inspected; no series without any.",
+                "Removals by SCIM that were held when a tenant was last inspected; tenants without any are `other`.",
                 &["tenant"],
             ),
         };
         // Initialized to 0, so that an alert can see the first failure as an increase.
         DatabaseFailure::ALL.iter().for_each(|failure| drop(metrics.failures.with_label_values(&[failure.name()])));
+        drop(metrics.held.with_label_values(&[OTHER]));
         for database in ["postgres", "sqlite"] {
             drop(metrics.opened.with_label_values(&[database]));
         }
@@ -241,7 +243,7 @@ impl DatabaseMetrics {
 
     /// Publishes how many removals of a tenant are held.
     pub(crate) fn held(&self, tenant: &str, held: u64) {
-        if held > 0 {
+        if held > 0 || tenant == OTHER {
             self.held.with_label_values(&[tenant]).set(i64::try_from(held).unwrap_or(i64::MAX));
         } else {
             // There may be no such series.

@@ -108,7 +108,7 @@ impl Share {
 
     /// That of one group.
     pub(super) async fn of_group(transaction: &mut Transaction, id: i64) -> Result<Option<Self>, sqlx::Error> {
-        Ok(read_shares(transaction, sql!("g.id = {id}", id)).await?.pop())
+        Ok(read_shares(transaction, sql!("SELECT CAST({id} AS bigint)", id)).await?.pop())
     }
 
     /// Counts members who were just removed. Returns whether the share allows it.
@@ -181,8 +181,12 @@ pub(super) async fn admit_leaving(
     kind: HeldKind,
     provisioner: &Provisioner,
 ) -> Result<Option<Share>, sqlx::Error> {
-    let of_user =
-        sql!("(g.built_in OR g.id IN (SELECT m.group_id FROM group_members m WHERE m.user_id = {user}))", user);
+    // The comparison lets SQLite look the built-in group up.
+    let of_user = sql!(
+        "SELECT id FROM groups WHERE built_in AND built_in = TRUE
+         UNION ALL SELECT group_id FROM group_members WHERE user_id = {user}",
+        user,
+    );
     let mut shares = read_shares(transaction, of_user).await?;
     let holds = |share: &Share| share.is_held || !share.allows(share.removed + 1, provisioner);
     if let Some(at) = shares.iter().position(holds) {
@@ -195,23 +199,23 @@ pub(super) async fn admit_leaving(
     Ok(None)
 }
 
-/// The shares of groups `g` to which a condition applies, the built-in one first.
-async fn read_shares(transaction: &mut Transaction, is_meant: Sql) -> Result<Vec<Share>, sqlx::Error> {
+/// The shares of groups whose ids a query selects, the built-in one first.
+async fn read_shares(transaction: &mut Transaction, meant_groups: Sql) -> Result<Vec<Share>, sqlx::Error> {
     let sql = sql!(
         "DELETE FROM directory_removals WHERE {passed ends_at, longest}
-           AND group_id IN (SELECT g.id FROM groups g WHERE {+is_meant})",
+           AND group_id IN ({+meant_groups})",
         longest = WINDOW,
-        is_meant = is_meant.clone(),
+        meant_groups = meant_groups.clone(),
     );
     transaction.execute(sql).await?;
     let sql = sql!(
         "SELECT g.id, g.name, {+member_count},
            (SELECT count(*) FROM directory_removals x WHERE x.group_id = g.id AND NOT {+is_shown}), {+held_count}
-         FROM groups g WHERE {+is_meant} ORDER BY g.built_in DESC, g.id",
+         FROM groups g WHERE g.id IN ({+meant_groups}) ORDER BY g.built_in DESC, g.id",
         member_count = member_count(),
         held_count = held_count(),
         is_shown = is_shown(),
-        is_meant,
+        meant_groups,
     );
     let rows = transaction.fetch_all(sql).await?;
     let read = rows.iter().map(|row| {
