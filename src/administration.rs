@@ -32,6 +32,7 @@ pub mod endpoints;
 mod enter;
 mod forms;
 mod frame;
+mod group;
 mod groups;
 mod named_forms;
 mod numbers;

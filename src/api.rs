@@ -145,7 +145,7 @@ const WEBHOOKS_AND_SUBMISSIONS: &[Scope] = &[Scope::WebhooksManage, Scope::Submi
 /// in a response header.
 pub static ENDPOINTS: Endpoints<Action> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Action>; 26] = [
+static TABLE: [Endpoint<Action>; 27] = [
     endpoint!(GET "" "/me", by(ANY, |admitted, _| Box::pin(me::show(admitted)))),
     endpoint!(GET "" "/openapi.json", by(ANY, |admitted, call| Box::pin(async move { Ok(openapi::show(admitted, &call)) })))
         .with_etag(),
@@ -167,6 +167,7 @@ static TABLE: [Endpoint<Action>; 26] = [
     get!("/group/{id}", GROUPS, groups::show).query(&["page"]).with_etag(),
     delete!("/group/{id}", WRITE_GROUPS, groups::delete),
     post!("/group/{id}/managed_by", WRITE_GROUPS, groups::managing::give).body(BodyKind::Ordinary),
+    post!("/group/{id}/held", WRITE_GROUPS, groups::managing::decide).body(BodyKind::Ordinary),
     get!("/request", ALL, requests::list).query(&["token", "status", "since", "cursor", "limit"]),
     get!("/subscribe", WEBHOOKS, subscriptions::list).query(&["page"]),
     post!("/subscribe", WEBHOOKS_AND_SUBMISSIONS, subscriptions::subscribe).body(BodyKind::Ordinary),

@@ -36,7 +36,7 @@ use crate::error::Refusal;
 use crate::gate::{Admitted, Origin};
 use crate::memory::RowMemory;
 use crate::reply::{ContentType, Reply};
-use crate::store::{Scope, Store, SyncedBy};
+use crate::store::{Provisioner, Scope, Store, SyncedBy};
 use error::ScimError;
 pub use error::reply_of_refusal;
 use etag::Version;
@@ -83,9 +83,10 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Who writes, for the list of group syncs.
-fn by(admitted: &Admitted) -> SyncedBy {
-    SyncedBy { name: Arc::clone(&admitted.token().name), token: Some(admitted.token().id) }
+/// The directory that writes, and how much it may remove.
+fn provisioner(admitted: &Admitted) -> Provisioner {
+    let by = SyncedBy { name: Arc::clone(&admitted.token().name), token: Some(admitted.token().id) };
+    Provisioner { by, guard: admitted.tenant().group_guard }
 }
 
 /// Carries out a request that passed the gate.

@@ -67,8 +67,9 @@ pub use derived::search::SearchPage;
 pub use derived::settle::Events;
 use derived::settle::Settler;
 pub use directory::{
-    Comparison, DirectoryError, DirectoryGroup, DirectoryGroupChange, DirectoryUser, DirectoryUserValues, Filter,
-    GroupManager, GroupMember, GroupOrder, GroupTest, Listing, SkippedMembers, UserOrder, UserTest,
+    Comparison, DirectoryError, DirectoryGroup, DirectoryGroupChange, DirectoryUser, DirectoryUserChange,
+    DirectoryUserValues, Filter, GroupManager, GroupMember, GroupOrder, GroupTest, HeldDecision, HeldGroup, HeldKind,
+    HeldMember, Listing, Provisioner, SkippedMembers, UserOrder, UserTest,
 };
 #[cfg(test)]
 pub(crate) use engine::raw;
@@ -81,7 +82,8 @@ use engine::{Database, DatabaseFile, retry};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, GivenGroup, Group, GroupFilter, GroupSummary, GroupSync, GroupWrite, GroupWriteError, Guard,
-    MemberChange, MemberReader, Members, NewMembers, Report, SyncMembers, SyncedBy, Undone, WriteMode, WrittenGroup,
+    MemberChange, MemberReader, Members, NewMembers, Provisioned, Report, SyncMembers, SyncedBy, Undone, WriteMode,
+    WrittenGroup,
 };
 pub use identity::{DatabaseIdentity, PhysicalId};
 use reach::Caller;

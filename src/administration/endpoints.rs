@@ -10,8 +10,8 @@ use http::Method;
 use super::area::Area;
 use super::visit::{Change, Member, Visit};
 use super::{
-    api_address, audit, domain, domains, enter, groups, oidc, overview, requests, sessions, style, token, token_limits,
-    tokens, webhooks,
+    api_address, audit, domain, domains, enter, group, groups, oidc, overview, requests, sessions, style, token,
+    token_limits, tokens, webhooks,
 };
 use crate::endpoint::{Endpoint, Endpoints, endpoint};
 use crate::error::Refusal;
@@ -78,7 +78,7 @@ const STYLE: Page =
 /// Every endpoint; paths are relative to that of the area.
 pub static ENDPOINTS: Endpoints<Page> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Page>; 31] = [
+static TABLE: [Endpoint<Page>; 33] = [
     endpoint!(GET "/admin" "", shown!(overview::show)),
     endpoint!(GET "/admin" "/openapi.json", shown!(api_address::show)),
     endpoint!(GET "/admin" "/tokens", shown!(tokens::show)),
@@ -92,6 +92,8 @@ static TABLE: [Endpoint<Page>; 31] = [
     endpoint!(GET "/admin" "/webhooks/{id}", shown!(webhooks::show)),
     endpoint!(POST "/admin" "/webhooks/{id}", change!(Admin, webhooks::change)),
     endpoint!(GET "/admin" "/groups", shown!(groups::list)),
+    endpoint!(POST "/admin" "/groups", change!(Admin, group::change)),
+    endpoint!(GET "/admin" "/groups/all", shown!(group::list)),
     endpoint!(GET "/admin" "/groups/{id}", shown!(groups::show)),
     endpoint!(POST "/admin" "/groups/{id}", change!(Admin, groups::undo)),
     endpoint!(GET "/admin" "/domains", shown!(domains::list)),

@@ -12,7 +12,7 @@ use super::filter::Test;
 use super::groups_patch::{GroupPatch, GroupResource, Skipped};
 use super::list::{self, ListRequest};
 use super::projection::Projection;
-use super::{Call, by, parse_id, shown_id, users};
+use super::{Call, parse_id, provisioner, shown_id, users};
 use crate::gate::Admitted;
 use crate::reply::{ContentType, Reply};
 use crate::store::{Comparison, DirectoryGroup, Filter, GroupMember, GroupOrder, GroupTest, SkippedMembers, Store};
@@ -100,7 +100,8 @@ pub(super) async fn create(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
     let GroupResource { name, external_id, members, skipped } = read_body(call, GroupResource::read)?;
     let store = call.store(admitted).await?;
     let members = members.unwrap_or_default();
-    let (group, unknown) = store.create_directory_group(&name, external_id.as_deref(), &members, &by(admitted)).await?;
+    let by = provisioner(admitted).by;
+    let (group, unknown) = store.create_directory_group(&name, external_id.as_deref(), &members, &by).await?;
     let (group, members) = find(&store, group.id, &list::projection(call)).await?;
     let reply = reply(call, StatusCode::CREATED, &group, members.as_deref());
     Ok(with_skipped(reply, skipped, &unknown))
@@ -135,7 +136,7 @@ async fn write(
 ) -> Result<Reply, ScimError> {
     let store = call.store(admitted).await?;
     let check = |group: &DirectoryGroup| Version::of_group(group).check(call.headers);
-    let (group, unknown) = store.change_directory_group(id, &check, &patch.steps, &by(admitted)).await?;
+    let (group, unknown) = store.change_directory_group(id, &check, &patch.steps, &provisioner(admitted)).await?;
     let projection = list::projection(call);
     let reply = if shown == Shown::IfAttributesAreNamed && projection == Projection::Whole {
         super::no_content().with_header(ETAG, Version::of_group(&group).header())
@@ -149,7 +150,7 @@ async fn write(
 pub(super) async fn delete(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, ScimError> {
     let id = parse_id(ID, call.id()).ok_or(ScimError::NotFound)?;
     let check = |group: &DirectoryGroup| Version::of_group(group).check(call.headers);
-    call.store(admitted).await?.delete_directory_group(id, &check, &by(admitted)).await?;
+    call.store(admitted).await?.delete_directory_group(id, &check, &provisioner(admitted).by).await?;
     Ok(super::no_content())
 }
 

@@ -10,10 +10,10 @@ use super::filter::Test;
 use super::list::{self, ListRequest};
 use super::projection::Projection;
 use super::users_patch::UserPatch;
-use super::{Call, parse_id, shown_id};
+use super::{Call, parse_id, provisioner, shown_id};
 use crate::gate::Admitted;
 use crate::reply::{ContentType, Reply};
-use crate::store::{Comparison, DirectoryUser, Filter, UserOrder, UserTest};
+use crate::store::{Comparison, DirectoryUser, DirectoryUserChange, Filter, UserOrder, UserTest};
 
 /// The schema of a user.
 pub(super) const SCHEMA: &str = "urn:ietf:params:scim:schemas:core:2.0:User";
@@ -69,16 +69,16 @@ async fn write(admitted: &Admitted, call: &Call<'_>, id: i64, patch: &UserPatch)
     let store = call.store(admitted).await?;
     let change = |user: &DirectoryUser| {
         Version::of_user(user).check(call.headers)?;
-        patch.apply(&user.values)
+        Ok(DirectoryUserChange { values: patch.apply(&user.values)?, activates: patch.activates() })
     };
-    let user = store.update_directory_user(id, &change).await?;
+    let user = store.update_directory_user(id, &change, &provisioner(admitted)).await?;
     Ok(reply(call, StatusCode::OK, &user))
 }
 
 pub(super) async fn delete(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, ScimError> {
     let id = parse_id(ID, call.id()).ok_or(ScimError::NotFound)?;
     let check = |user: &DirectoryUser| Version::of_user(user).check(call.headers);
-    call.store(admitted).await?.delete_directory_user(id, &check).await?;
+    call.store(admitted).await?.delete_directory_user(id, &check, &provisioner(admitted)).await?;
     Ok(super::no_content())
 }
 

@@ -158,6 +158,11 @@ impl UserPatch {
         })
     }
 
+    /// Whether it says that the user is active.
+    pub(super) fn activates(&self) -> bool {
+        self.active == Some(true)
+    }
+
     /// What becomes of a user.
     pub(super) fn apply(&self, user: &DirectoryUserValues) -> Result<DirectoryUserValues, DirectoryError> {
         let text = |new: &Option<Option<String>>, old: &Option<String>| new.clone().unwrap_or_else(|| old.clone());

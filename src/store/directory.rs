@@ -6,6 +6,9 @@
 
 mod condition;
 mod groups;
+mod guard;
+mod held;
+mod leaving;
 mod members;
 mod user_writes;
 mod users;
@@ -16,8 +19,12 @@ use super::statement::{SortDirection, Sql, sql};
 
 pub use condition::{Comparison, Filter, GroupTest, UserTest};
 pub use groups::{DirectoryGroup, GroupManager, GroupMember, GroupOrder};
+pub(super) use guard::held_count;
+pub use guard::{HeldKind, Provisioner};
+pub(super) use held::release as release_held;
+pub use held::{HeldDecision, HeldGroup, HeldMember};
 pub use members::{DirectoryGroupChange, SkippedMembers};
-pub use user_writes::DirectoryUserValues;
+pub use user_writes::{DirectoryUserChange, DirectoryUserValues};
 pub use users::{DirectoryUser, UserOrder};
 
 /// Which part of a list is read.

@@ -4,6 +4,7 @@ mod audit;
 mod browser;
 mod domains;
 mod groups;
+mod held;
 mod languages;
 mod layout;
 mod links;

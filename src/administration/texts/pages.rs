@@ -41,6 +41,7 @@ page! {
         WebhooksTexts: webhooks;
         WebhookTexts: webhook;
         GroupsTexts: groups;
+        GroupTexts: group;
         GroupSyncTexts: group_sync;
         DomainsTexts: domains;
         DomainTexts: domain;
@@ -238,7 +239,17 @@ page! {
     /// The list of group syncs.
     GroupsTexts {
         Text: lead, only, show_all, open, no_older, empty, caption, sync, numbered, undoes, group,
-            new, when, by, came, went, older;
+            new, when, by, came, went, older, all_groups, more_groups, no_more_groups, written_by, members,
+            held_heading, held_lead, directories, token, last_request, last_change, syncs, until;
+    }
+}
+
+page! {
+    /// One group, above its syncs.
+    GroupTexts {
+        Text: of_scim, of_api, of_account, built_in, diverged, caption, member, what, since, by, removed, deactivated,
+            deleted, first, decide, apply, drop, only_viewer, take_back, give_api, give_scim, no_action, unknown;
+        Counted: held;
     }
 }
 

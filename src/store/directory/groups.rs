@@ -39,6 +39,8 @@ pub struct DirectoryGroup {
     pub built_in: bool,
     /// When a directory created it and last wrote it, if it belongs to one.
     pub written: Option<[Timestamp; 2]>,
+    /// Whether an administrator decided against the directory, which has not written all members since.
+    pub diverged: bool,
     /// How many members it has, and two sums of their ids. Zeros for the built-in group.
     pub members: [i64; 3],
 }
@@ -67,7 +69,8 @@ pub enum GroupOrder {
 }
 
 /// The columns of a group `g` with what a directory said of it, `d`.
-const COLUMNS: &str = "g.id, g.name, g.external_id, g.managed, g.built_in, d.created_at, d.updated_at";
+const COLUMNS: &str = "g.id, g.name, g.external_id, g.managed, g.built_in, d.created_at, d.updated_at, \
+    coalesce(d.diverged, FALSE)";
 
 impl DirectoryGroup {
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
@@ -83,6 +86,7 @@ impl DirectoryGroup {
             },
             built_in: row.get(4)?,
             written: created.zip(row.get(6)?).map(|(created, updated)| [created, updated]),
+            diverged: row.get(7)?,
             members: [0; 3],
         })
     }

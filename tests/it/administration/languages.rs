@@ -176,6 +176,7 @@ async fn every_page_is_accessible_and_complete_in_german() {
         ("/webhooks/1", "webhook"),
         ("/groups?group=1", "groups-of-one"),
         ("/groups/1", "group-sync"),
+        ("/groups/all", "all-groups"),
         ("/requests", "requests"),
         ("/requests?since=x", "requests-error"),
         ("/requests?status=500", "requests-none"),
