@@ -67,8 +67,9 @@ pub use derived::search::SearchPage;
 pub use derived::settle::Events;
 use derived::settle::Settler;
 pub use directory::{
-    Comparison, DirectoryError, DirectoryGroup, DirectoryGroupChange, DirectoryUser, DirectoryUserValues, Filter,
-    GroupManager, GroupMember, GroupOrder, GroupTest, Listing, SkippedMembers, UserOrder, UserTest,
+    Comparison, DirectoryError, DirectoryGroup, DirectoryGroupChange, DirectoryResource, DirectoryUser,
+    DirectoryUserValues, Filter, GroupManager, GroupMember, GroupOrder, GroupTest, Listing, SkippedMembers, UserOrder,
+    UserTest,
 };
 #[cfg(test)]
 pub(crate) use engine::raw;

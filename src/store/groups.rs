@@ -31,7 +31,7 @@ pub(super) use members::read_ids;
 pub(super) use syncs::{ChangedGroup, keep_sync};
 pub use syncs::{GroupSync, SyncMembers};
 pub use undo::Undone;
-pub(super) use write::{advance_user_sequence, begin, next_id};
+pub(super) use write::{advance_user_sequence, begin, is_built_in_name, next_id};
 
 /// A group as lists show it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
