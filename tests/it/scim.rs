@@ -8,7 +8,9 @@ mod inactive;
 mod lists;
 mod model;
 mod owners;
+mod search;
 mod users;
+mod wrecks;
 
 use serde_json::{Value, json};
 
@@ -45,6 +47,12 @@ impl Scene {
         let call = self.directory.method(method.parse().unwrap(), &format!("/scim/v2{path}"));
         let body = serde_json::to_vec(body).unwrap();
         call.header("content-type", "application/scim+json").body(body).send().await
+    }
+
+    /// The URL of a path.
+    fn url(&self, path: &str) -> String {
+        let address = self.acme.node.address;
+        format!("https://{}:{}/scim/v2{path}", self.acme.host(), address.port())
     }
 
     /// A resource that exists.

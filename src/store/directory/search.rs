@@ -88,8 +88,8 @@ impl Store {
         let held = reader.rows();
         let [user_ids, group_ids] = &ids;
         let sql = sql!(
-            "SELECT {+columns} FROM users u LEFT JOIN directory_users d ON d.user_id = u.id WHERE u.id {in user_ids}",
-            columns = Sql::text(users::COLUMNS),
+            "SELECT {+columns_of_user} FROM users u LEFT JOIN directory_users d ON d.user_id = u.id WHERE u.id {in user_ids}",
+            columns_of_user = Sql::text(users::COLUMNS),
             user_ids,
         );
         let mut read_users = HashMap::new();
@@ -101,8 +101,8 @@ impl Store {
         };
         reader.fetch_each(sql.with_custom_plan(), &mut each).await?;
         let sql = sql!(
-            "SELECT {+columns} FROM groups g LEFT JOIN directory_groups d ON d.group_id = g.id WHERE g.id {in group_ids}",
-            columns = Sql::text(groups::COLUMNS),
+            "SELECT {+columns_of_group} FROM groups g LEFT JOIN directory_groups d ON d.group_id = g.id WHERE g.id {in group_ids}",
+            columns_of_group = Sql::text(groups::COLUMNS),
             group_ids,
         );
         let (mut read_groups, held) = (Vec::new(), reader.rows());
