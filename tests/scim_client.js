@@ -111,7 +111,9 @@ for (const operations of [
 }
 
 // The same filters are applied by scimmy and by formgate, to users as formgate shows them.
+// Those without a name can't match a filter on a part of it, and scimmy fails on them.
 const everybody = await list("/Users?count=1000");
+const named = everybody.filter(({ name }) => name);
 for (const filter of [
   'userName eq "scimmy-1@example.com"',
   'userName sw "scimmy-"',
@@ -123,7 +125,7 @@ for (const filter of [
   'userName sw "scimmy-" and not (externalId eq "scimmy-1")',
   'emails[type eq "work" and value eq "scimmy-2@example.com"]',
 ]) {
-  const expected = new Set(new Types.Filter(filter).match(everybody).map(({ id }) => id));
+  const expected = new Set(new Types.Filter(filter).match(filter.startsWith("name.") ? named : everybody).map(({ id }) => id));
   const found = new Set((await list(`/Users?count=1000&filter=${encodeURIComponent(filter)}`)).map(({ id }) => id));
   check(equal(found, expected) && found.size > 0, { filter, found: [...found], expected: [...expected] });
 }

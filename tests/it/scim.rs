@@ -51,8 +51,7 @@ impl Scene {
 
     /// The URL of a path.
     fn url(&self, path: &str) -> String {
-        let address = self.acme.node.address;
-        format!("https://{}:{}/scim/v2{path}", self.acme.host(), address.port())
+        format!("https://{}/scim/v2{path}", self.acme.host())
     }
 
     /// A resource that exists.

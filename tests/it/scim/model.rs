@@ -26,10 +26,10 @@ use spellings::Directory;
 const CLIENTS: usize = 8;
 
 /// How many sequences all clients carry out if the variable does not say.
-const SEQUENCES: usize = 320;
+const SEQUENCES: usize = 240;
 
 /// After how many sequences a node is killed. Its successor has begun by then.
-const SEQUENCES_BETWEEN_KILLS: usize = 80;
+const SEQUENCES_BETWEEN_KILLS: usize = 60;
 
 /// Overrides [`SEQUENCES`].
 const VARIABLE: &str = "FORMGATE_SCIM_SEQUENCES";

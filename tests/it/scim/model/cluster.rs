@@ -30,7 +30,7 @@ impl Cluster {
     pub(super) fn start(engine: Engine) -> Self {
         let guard = toml::Table::from_iter([("max_detached_percent".to_owned(), toml::Value::from(100))]);
         let site = Site::new().tenant_with("acme", engine, |tenant| {
-            tenant.set("scim_requests_per_minute", 1_000_000).set("group_guard", guard)
+            tenant.set("scim_requests_per_minute", 100_000).set("group_guard", guard)
         });
         let site = site.requests_per_minute(100_000).write();
         let token = site.limited_token("acme", "Directory", &["--scopes", "scim"]);
