@@ -67,9 +67,9 @@ pub use derived::search::SearchPage;
 pub use derived::settle::Events;
 use derived::settle::Settler;
 pub use directory::{
-    Comparison, DirectoryError, DirectoryGroup, DirectoryGroupChange, DirectoryUser, DirectoryUserChange,
-    DirectoryUserValues, Filter, GroupManager, GroupMember, GroupOrder, GroupTest, HeldDecision, HeldGroup, HeldKind,
-    HeldMember, Listing, Provisioner, SkippedMembers, UserOrder, UserTest,
+    Comparison, DirectoryError, DirectoryGroup, DirectoryGroupChange, DirectoryResource, DirectoryUser,
+    DirectoryUserChange, DirectoryUserValues, Filter, GroupManager, GroupMember, GroupOrder, GroupTest, HeldDecision,
+    HeldGroup, HeldKind, HeldMember, Listing, Provisioner, SkippedMembers, UserOrder, UserTest,
 };
 #[cfg(test)]
 pub(crate) use engine::raw;

@@ -50,6 +50,8 @@ reasons! {
     ScopeMissing = "scope_missing";
     /// The budget of the account was spent.
     RateLimitedAccount = "rate_limited_account";
+    /// The budget of the account for SCIM was spent.
+    RateLimitedScim = "rate_limited_scim";
     /// The budget of the token was spent.
     RateLimitedToken = "rate_limited_token";
     /// The budget could not be asked, and requests are refused then.
@@ -115,6 +117,7 @@ impl Refusal {
             Self::TooManyBadTokens { .. } | Self::TooManyPages { .. } => RefusalReason::TooManyBadTokens,
             Self::ScopeMissing { .. } => RefusalReason::ScopeMissing,
             Self::QuotaExhausted { of: BudgetOf::Account, .. } => RefusalReason::RateLimitedAccount,
+            Self::QuotaExhausted { of: BudgetOf::Scim, .. } => RefusalReason::RateLimitedScim,
             Self::QuotaExhausted { of: BudgetOf::Token, .. } => RefusalReason::RateLimitedToken,
             Self::QuotaUnavailable => RefusalReason::BudgetUnavailable,
             Self::UnknownPath => RefusalReason::UnknownPath,

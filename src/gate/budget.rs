@@ -61,7 +61,11 @@ impl Gate {
                 self.count_minute(&tenant, &token, interface, RateOutcome::Refused);
                 *budget = Some(spent);
                 let usage = tenant.tokens.names.name(&usage, &token, &tenant.database).await;
-                return Err(Refusal::QuotaExhausted { of: spent.of, wait, usage });
+                let of = match (spent.of, interface) {
+                    (BudgetOf::Account, Interface::Scim) => BudgetOf::Scim,
+                    (of, _) => of,
+                };
+                return Err(Refusal::QuotaExhausted { of, wait, usage });
             }
             Err(NotAdmitted::StoreFailed) => return Err(Refusal::QuotaUnavailable),
         };

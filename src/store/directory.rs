@@ -10,6 +10,7 @@ mod guard;
 mod held;
 mod leaving;
 mod members;
+mod search;
 mod user_writes;
 mod users;
 
@@ -24,6 +25,7 @@ pub use guard::{HeldKind, Provisioner};
 pub(super) use held::release as release_held;
 pub use held::{HeldDecision, HeldGroup, HeldMember};
 pub use members::{DirectoryGroupChange, SkippedMembers};
+pub use search::DirectoryResource;
 pub use user_writes::{DirectoryUserChange, DirectoryUserValues};
 pub use users::{DirectoryUser, UserOrder};
 
@@ -42,12 +44,16 @@ pub struct Listing<T, O> {
     pub limit: u32,
 }
 
-/// The order of a list by a text, by code points, and then by id.
-fn order_by(text: &'static str, id: &'static str, direction: SortDirection) -> Sql {
-    let (text, id) = (Sql::text(text), Sql::text(id));
+/// The order of a list by a text, by code points, and then by id. What has no such text is last, or first if the order is
+/// descending (RFC 7644, section 3.4.2.3).
+fn order_by(text: Option<&'static str>, id: &'static str, direction: SortDirection) -> Sql {
+    let id = Sql::text(id);
+    let Some(text) = text.map(Sql::text) else {
+        return if direction == SortDirection::Ascending { id } else { sql!("{+id} DESC", id) };
+    };
     match direction {
-        SortDirection::Ascending => sql!("{+text} {pg: COLLATE \"C\"}, {+id}", text, id),
-        SortDirection::Descending => sql!("{+text} {pg: COLLATE \"C\"} DESC, {+id} DESC", text, id),
+        SortDirection::Ascending => sql!("{+text} {pg: COLLATE \"C\"} NULLS LAST, {+id}", text, id),
+        SortDirection::Descending => sql!("{+text} {pg: COLLATE \"C\"} DESC NULLS FIRST, {+id} DESC", text, id),
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) use members::read_ids;
 pub(super) use syncs::{ChangedGroup, SyncKind, add_sync, keep_run};
 pub use syncs::{GroupSync, Provisioned, SyncMembers};
 pub use undo::Undone;
-pub(super) use write::{advance_user_sequence, begin, next_id};
+pub(super) use write::{advance_user_sequence, begin, is_built_in_name, next_id};
 
 /// A group as lists show it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

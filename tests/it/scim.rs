@@ -11,7 +11,9 @@ mod lists;
 mod model;
 mod owners;
 mod runs;
+mod search;
 mod users;
+mod wrecks;
 
 use serde_json::{Value, json};
 
@@ -59,6 +61,11 @@ impl Scene {
         let call = self.directory.method(method.parse().unwrap(), &format!("/scim/v2{path}"));
         let body = serde_json::to_vec(body).unwrap();
         call.header("content-type", "application/scim+json").body(body).send().await
+    }
+
+    /// The URL of a path.
+    fn url(&self, path: &str) -> String {
+        format!("https://{}/scim/v2{path}", self.acme.host())
     }
 
     /// A resource that exists.

@@ -52,7 +52,7 @@ pub struct GroupMember {
     pub group: i64,
     /// The user.
     pub user: i64,
-    /// The user's name, or the address if there is none.
+    /// The user's name; may be empty.
     pub name: String,
 }
 
@@ -69,11 +69,11 @@ pub enum GroupOrder {
 }
 
 /// The columns of a group `g` with what a directory said of it, `d`.
-const COLUMNS: &str = "g.id, g.name, g.external_id, g.managed, g.built_in, d.created_at, d.updated_at, \
+pub(super) const COLUMNS: &str = "g.id, g.name, g.external_id, g.managed, g.built_in, d.created_at, d.updated_at, \
     coalesce(d.diverged, FALSE)";
 
 impl DirectoryGroup {
-    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+    pub(super) fn read(row: &Row) -> Result<Self, sqlx::Error> {
         let created: Option<Timestamp> = row.get(5)?;
         Ok(Self {
             id: row.get(0)?,
@@ -107,7 +107,10 @@ impl DirectoryGroup {
 }
 
 /// Sets how many members groups have, and the sums of their ids.
-async fn count_members(connection: &mut PooledConnection, groups: &mut [DirectoryGroup]) -> Result<(), sqlx::Error> {
+pub(super) async fn count_members(
+    connection: &mut PooledConnection,
+    groups: &mut [DirectoryGroup],
+) -> Result<(), sqlx::Error> {
     let ids: Vec<i64> = groups.iter().map(|group| group.id).collect();
     let sql = sql!(
         "SELECT group_id, count(*), CAST(sum(user_id % 4294967291) AS bigint),
@@ -126,13 +129,17 @@ async fn count_members(connection: &mut PooledConnection, groups: &mut [Director
 }
 
 impl GroupOrder {
+    /// The text of a group `g` by which it is ordered.
+    pub(super) fn text(self) -> Option<&'static str> {
+        match self {
+            Self::Id => None,
+            Self::DisplayName => Some("lower(g.name)"),
+            Self::ExternalId => Some("g.external_id"),
+        }
+    }
+
     fn order(self, direction: SortDirection) -> Sql {
-        let text = match self {
-            Self::Id => return Sql::text(if direction == SortDirection::Ascending { "g.id" } else { "g.id DESC" }),
-            Self::DisplayName => "lower(g.name)",
-            Self::ExternalId => "coalesce(g.external_id, '')",
-        };
-        order_by(text, "g.id", direction)
+        order_by(self.text(), "g.id", direction)
     }
 }
 
@@ -213,7 +220,7 @@ impl Store {
 
 async fn read_members(connection: &mut PooledConnection, groups: &[i64]) -> Result<Vec<GroupMember>, sqlx::Error> {
     let sql = sql!(
-        "SELECT m.group_id, u.id, CASE u.name WHEN '' THEN u.email ELSE u.name END
+        "SELECT m.group_id, u.id, u.name
          FROM group_members m JOIN users u ON u.id = m.user_id
          WHERE m.group_id {in groups} ORDER BY m.group_id, u.id",
         groups,

@@ -246,6 +246,9 @@ async fn check_free(
     external_id: Option<&str>,
     own: Option<i64>,
 ) -> Result<(), DirectoryError> {
+    if groups::is_built_in_name(name) {
+        return Err(DirectoryError::GroupNameTaken);
+    }
     let own = own.unwrap_or_default();
     if let Some(external_id) = external_id {
         let sql = sql!("SELECT id FROM groups WHERE external_id = {external_id} AND id <> {own}", external_id, own);
