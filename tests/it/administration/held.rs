@@ -19,8 +19,8 @@ async fn page(administrator: &Administrator, path: &str) -> String {
 async fn wait_for_page(administrator: &Administrator, path: &str, expected: &str) {
     let since = Instant::now();
     while !page(administrator, path).await.contains(expected) {
-        assert!(since.elapsed() < Duration::from_secs(60), "{path} has no {expected}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(since.elapsed() < Duration::from_secs(120), "{path} has no {expected}");
+        tokio::time::sleep(Duration::from_secs(3)).await;
     }
 }
 
@@ -138,7 +138,7 @@ on_both_databases! {
             assert_eq!(scim(&directory, "PATCH", "/Groups/grp_4", &add).await.status, status, "{action}");
         }
         assert!(page(&own, "/admin/groups?group=4").await.contains("programs, with PUT /group"));
-        assert_eq!(page(&own, "/admin/audit?action=group.give").await.matches("Group given").count(), 4);
+        assert_eq!(page(&own, "/admin/audit?action=group.give").await.matches("group 4").count(), 4);
         let built_in = page(&own, "/admin/groups?group=9007199254740991").await;
         assert!(built_in.contains("All active users are members") && !built_in.contains("name=\"action\""), "{built_in}");
     }
