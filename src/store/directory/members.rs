@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::DirectoryError;
-use super::groups::{DirectoryGroup, GroupManager};
+use super::groups::{DirectoryGroup, GroupManager, count_members, counted};
 use crate::store::Store;
 use crate::store::engine::{Transaction, retry};
 use crate::store::groups::{self, ChangedGroup, Durability, SyncedBy, keep_sync, read_ids};
@@ -104,7 +104,8 @@ impl Store {
         created
     }
 
-    /// Changes a group of SCIM that `check` accepts, in the order of the steps.
+    /// Changes a group of SCIM that `check` accepts, in the order of the steps. Its members are only counted if `check` refuses
+    /// the group without their number. The group that is returned does not have the time of the change.
     ///
     /// # Errors
     /// [`DirectoryError::NotFound`], [`DirectoryError::OtherManager`], [`DirectoryError::GroupNameTaken`],
@@ -147,7 +148,7 @@ impl Store {
                 let sql = sql!(
                     "UPDATE groups SET name = {name}, external_id = {external_id} WHERE id = {id}",
                     name = &name,
-                    external_id,
+                    external_id = external_id.clone(),
                     id,
                 );
                 transaction.execute(sql).await?;
@@ -157,10 +158,10 @@ impl Store {
                 transaction.execute(sql).await?;
             }
             let changed = ChangedGroup { id, name: &name, is_new: false, is_renamed };
+            let members = before.members.map(|members| counted(members, &sync.attached, &sync.detached));
             let skipped = finish(&mut transaction, changed, by, sync).await?;
-            let group = DirectoryGroup::find(transaction.connection(), id).await?.ok_or(DirectoryError::NotFound)?;
             transaction.commit().await?;
-            Ok((group, skipped))
+            Ok((DirectoryGroup { name, external_id, members, ..before }, skipped))
         });
         let changed = changed.await;
         self.note_group_write();
@@ -203,8 +204,12 @@ async fn find_writable(
     id: i64,
     check: &(impl Fn(&DirectoryGroup) -> Result<(), DirectoryError> + Sync),
 ) -> Result<DirectoryGroup, DirectoryError> {
-    let group = DirectoryGroup::find(transaction.connection(), id).await?.ok_or(DirectoryError::NotFound)?;
-    check(&group)?;
+    let group = DirectoryGroup::find_uncounted(transaction.connection(), id).await?;
+    let mut group = group.ok_or(DirectoryError::NotFound)?;
+    if check(&group).is_err() {
+        count_members(transaction.connection(), std::slice::from_mut(&mut group)).await?;
+        check(&group)?;
+    }
     if group.manager != GroupManager::Scim {
         return Err(DirectoryError::OtherManager(group.manager));
     }
