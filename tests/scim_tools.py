@@ -61,7 +61,7 @@ def run_tester():
             findings.append((status, title, reason))
     if findings or counts["SUCCESS"] < 60:
         fail("scim2-tester", findings, text)
-    print(f"scim2-tester: {counts['SUCCESS']} of {len(results)} checks passed, {excused} are wrong")
+    print(f"scim2-tester: {counts['SUCCESS']} of {len(results)} checks passed, {excused} excepted")
 
 
 def run_sanity():
@@ -74,7 +74,7 @@ def run_sanity():
     # It skips what only exists in a draft: agents and their applications.
     if wrong != SANITY_IS_WRONG or counts["pass"] < 25 or counts["skip"] > 3:
         fail("scim-sanity", wrong, output.stdout)
-    print(f"scim-sanity, strict: {counts['pass']} of {len(results)} checks passed, {counts['skip']} skipped, {len(wrong)} are wrong")
+    print(f"scim-sanity, strict: {counts['pass']} of {len(results)} checks passed, {counts['skip']} skipped, {len(wrong)} excepted")
 
 
 run_tester()

@@ -2,7 +2,7 @@
 //!
 //! A group's version covers its members without reading them all into memory: their number and two sums of their ids.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use jiff::Timestamp;
 
@@ -41,8 +41,8 @@ pub struct DirectoryGroup {
     pub written: Option<[Timestamp; 2]>,
     /// Whether an administrator decided against the directory, which has not written all members since.
     pub diverged: bool,
-    /// How many members it has, and two sums of their ids. Zeros for the built-in group.
-    pub members: [i64; 3],
+    /// How many members it has, and two sums of their ids. Zeros for the built-in group; `None` if they were not counted.
+    pub members: Option<[i64; 3]>,
 }
 
 /// A member of a group.
@@ -87,22 +87,30 @@ impl DirectoryGroup {
             built_in: row.get(4)?,
             written: created.zip(row.get(6)?).map(|(created, updated)| [created, updated]),
             diverged: row.get(7)?,
-            members: [0; 3],
+            members: None,
         })
     }
 
-    /// One group.
+    /// One group, with its members counted.
     pub(super) async fn find(connection: &mut PooledConnection, id: i64) -> Result<Option<Self>, sqlx::Error> {
+        let Some(group) = Self::find_uncounted(connection, id).await? else { return Ok(None) };
+        let mut groups = [group];
+        count_members(connection, &mut groups).await?;
+        let [group] = groups;
+        Ok(Some(group))
+    }
+
+    /// One group. To count fifty thousand members takes longer than to add one.
+    pub(super) async fn find_uncounted(
+        connection: &mut PooledConnection,
+        id: i64,
+    ) -> Result<Option<Self>, sqlx::Error> {
         let sql = sql!(
             "SELECT {+columns} FROM groups g LEFT JOIN directory_groups d ON d.group_id = g.id WHERE g.id = {id}",
             columns = Sql::text(COLUMNS),
             id,
         );
-        let Some(row) = connection.fetch_optional(sql).await? else { return Ok(None) };
-        let mut groups = [Self::read(&row)?];
-        count_members(connection, &mut groups).await?;
-        let [group] = groups;
-        Ok(Some(group))
+        connection.fetch_optional(sql).await?.as_ref().map(Self::read).transpose()
     }
 }
 
@@ -123,9 +131,22 @@ pub(super) async fn count_members(
         counted.insert(row.get(0)?, [row.get(1)?, row.get(2)?, row.get(3)?]);
     }
     for group in groups {
-        group.members = counted.get(&group.id).copied().unwrap_or_default();
+        group.members = Some(counted.get(&group.id).copied().unwrap_or_default());
     }
     Ok(())
+}
+
+/// What [`count_members`] counts after these users were added and removed.
+pub(super) fn counted(before: [i64; 3], attached: &BTreeSet<i64>, detached: &BTreeSet<i64>) -> [i64; 3] {
+    let of_user =
+        |user: i64| [1, user % 4_294_967_291, (user % 2_147_483_647) * (user % 2_147_483_629) % 4_294_967_291];
+    let sum = |users: &BTreeSet<i64>, sums: [i64; 3], sign: i64| {
+        users.iter().fold(sums, |[count, first, second], user| {
+            let [one, two, three] = of_user(*user);
+            [count + sign * one, first + sign * two, second + sign * three]
+        })
+    };
+    sum(detached, sum(attached, before, 1), -1)
 }
 
 impl GroupOrder {

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::DirectoryError;
-use super::groups::{DirectoryGroup, GroupManager};
+use super::groups::{DirectoryGroup, GroupManager, count_members, counted};
 use super::guard::{HeldKind, Provisioner, Share};
 use crate::store::Store;
 use crate::store::engine::{Transaction, retry};
@@ -120,7 +120,8 @@ impl Store {
         created
     }
 
-    /// Changes a group of SCIM that `check` accepts, in the order of the steps.
+    /// Changes a group of SCIM that `check` accepts, in the order of the steps. Its members are only counted if `check` refuses
+    /// the group without their number. The group that is returned does not have the time of the change.
     ///
     /// # Errors
     /// [`DirectoryError::NotFound`], [`DirectoryError::OtherManager`], [`DirectoryError::GroupNameTaken`],
@@ -172,7 +173,7 @@ impl Store {
                 let sql = sql!(
                     "UPDATE groups SET name = {name}, external_id = {external_id} WHERE id = {id}",
                     name = &name,
-                    external_id,
+                    external_id = external_id.clone(),
                     id,
                 );
                 transaction.execute(sql).await?;
@@ -182,13 +183,13 @@ impl Store {
                 transaction.execute(sql).await?;
             }
             let changed = ChangedGroup { id, name: &name, is_new: false, is_renamed };
+            let members = before.members.map(|members| counted(members, &sync.attached, &sync.detached));
             let skipped = finish(&mut transaction, changed, &provisioner.by, sync).await?;
-            let group = DirectoryGroup::find(transaction.connection(), id).await?.ok_or(DirectoryError::NotFound)?;
             if let Some(share) = share.filter(|share| held > 0 && !share.is_held) {
                 share.audit(&mut transaction, held, provisioner).await?;
             }
             transaction.commit().await?;
-            Ok((group, skipped))
+            Ok((DirectoryGroup { name, external_id, members, ..before }, skipped))
         });
         let changed = changed.await;
         self.note_group_write();
@@ -231,8 +232,12 @@ async fn find_writable(
     id: i64,
     check: &(impl Fn(&DirectoryGroup) -> Result<(), DirectoryError> + Sync),
 ) -> Result<DirectoryGroup, DirectoryError> {
-    let group = DirectoryGroup::find(transaction.connection(), id).await?.ok_or(DirectoryError::NotFound)?;
-    check(&group)?;
+    let group = DirectoryGroup::find_uncounted(transaction.connection(), id).await?;
+    let mut group = group.ok_or(DirectoryError::NotFound)?;
+    if check(&group).is_err() {
+        count_members(transaction.connection(), std::slice::from_mut(&mut group)).await?;
+        check(&group)?;
+    }
     if group.manager != GroupManager::Scim {
         return Err(DirectoryError::OtherManager(group.manager));
     }

@@ -151,8 +151,7 @@ on_both_databases! {
         let answer = scene.send("PATCH", &format!("/Groups/{group}?attributes=displayName"), &operations).await;
         assert_eq!((answer.status.as_u16(), answer.json()), (200, json!({"schemas": [GROUP], "id": group, "displayName": "IT"})));
         let answer = scene.send("PATCH", &format!("/Groups/{group}"), &operations).await;
-        let shown = scene.read(&format!("/Groups/{group}")).await;
-        assert_eq!((answer.status.as_u16(), answer.header("etag")), (204, shown["meta"]["version"].as_str()));
+        assert_eq!((answer.status.as_u16(), answer.header("etag")), (204, None), "it named no version");
     }
 
     async fn a_group_is_deleted_unless_a_workflow_uses_it(engine: Engine) {
