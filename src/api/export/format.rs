@@ -36,12 +36,15 @@ pub struct FormatStart {
 
 /// Writes an export.
 pub trait ExportFormat: Send {
-    /// Writes a submission. [`Answer::field`](crate::store::Answer::field) is an index into `fields`, which has the fields of
-    /// its form and of its graduated children, and perhaps others.
+    /// Takes the fields of the next submissions, in place of those before: [`Answer::field`](crate::store::Answer::field) is an
+    /// index into them. They are of several forms, if the submissions are, or have graduated children.
+    fn set_fields(&mut self, fields: &[Field<'_>]);
+
+    /// Writes a submission.
     ///
     /// # Errors
     /// Any error cuts the export off.
-    fn submission(&mut self, fields: &[Field<'_>], submission: &Submission<'_>) -> Result<(), PartsError>;
+    fn submission(&mut self, submission: &Submission<'_>) -> Result<(), PartsError>;
 
     /// Writes that a submission is no longer in the result. Only of exports of what changed.
     ///
@@ -54,6 +57,9 @@ pub trait ExportFormat: Send {
     /// # Errors
     /// Any error cuts the export off.
     fn end(&mut self, rows: u64) -> Result<(), PartsError>;
+
+    /// How many bytes [`Self::take`] would return.
+    fn complete_bytes(&self) -> usize;
 
     /// Takes the bytes that are complete since the last call; none if there are none.
     fn take(&mut self) -> Bytes;

@@ -11,7 +11,7 @@
 mod reading;
 
 use super::changes::{Joined, changed_since};
-use super::search::{SearchById, with_sub_forms};
+use super::search::with_sub_forms;
 use super::settle::{Settled, place_noted};
 use crate::store::derived::totals::not_negative;
 use crate::store::engine::{AsStoreError, retry};
@@ -148,7 +148,10 @@ impl Store {
             let (gid, name, kind) = (row.get(2)?, row.get(3)?, row.get(4)?);
             Ok(ExportColumn { element, form, gid, name, kind, is_of_child })
         };
-        let sql = sql!("SELECT id, form_id, gid, name, type FROM elements WHERE form_id = {form} ORDER BY position, id", form);
+        let sql = sql!(
+            "SELECT id, form_id, gid, name, type FROM elements WHERE form_id = {form} ORDER BY position, id",
+            form
+        );
         let own = reader.fetch_all(sql).await?;
         let mut columns: Vec<ExportColumn> = own.iter().map(|row| column(row, false)).collect::<Result<_, _>>()?;
         if is_graduated {
@@ -210,4 +213,3 @@ impl Store {
         }
     }
 }
-

@@ -82,7 +82,11 @@ impl SearchById {
             return None;
         }
         let conditions = all_of(self.conditions.iter().cloned().chain(of_keyword));
-        Some(sql!("SELECT s.id FROM listed_submissions s WHERE s.id {in ids} AND {+conditions} ORDER BY s.id", ids, conditions))
+        Some(sql!(
+            "SELECT s.id FROM listed_submissions s WHERE s.id {in ids} AND {+conditions} ORDER BY s.id",
+            ids,
+            conditions
+        ))
     }
 
     fn all_conditions(&self) -> Sql {
