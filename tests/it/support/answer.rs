@@ -154,7 +154,8 @@ impl Answer {
             return if self.body.is_empty() { None } else { Some("a 304 has no body") };
         }
         let refused = self.status.as_u16() >= 400;
-        if self.header("content-encoding").is_some() || self.is_export() || !(refused || self.is_of_an_account(method)) {
+        if self.header("content-encoding").is_some() || self.is_export() || !(refused || self.is_of_an_account(method))
+        {
             return None;
         }
         if matches!(self.status.as_u16(), 204 | 304) {
