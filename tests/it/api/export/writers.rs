@@ -18,7 +18,7 @@ use crate::api::changes::follower::{Follower, all_submissions};
 use crate::api::submission::writers::{Writer, beginning};
 use crate::support::client::{Client, Unanswered};
 use crate::support::database::Database;
-use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::fixture::on_both_databases;
 
 /// How many exports there are, unless `FORMGATE_EXPORTS` says otherwise.
 const EXPORTS: usize = 12;
