@@ -15,6 +15,7 @@
 //! A page is found by its number, or [`behind`] the last submission of the page before: then all pages cost the same.
 
 mod behind;
+mod by_id;
 pub(in crate::store) mod conditions;
 mod counted;
 mod covered_forms;
@@ -28,6 +29,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use behind::is_row_behind;
+pub(super) use by_id::SearchById;
 use conditions::{all_of, is_short};
 use counted::CountedSearch;
 use covered_forms::ResolvedFilter;
