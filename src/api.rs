@@ -6,6 +6,7 @@
 mod body;
 mod changes;
 mod dedup;
+pub mod export;
 mod filter;
 mod forms;
 mod groups;
@@ -35,6 +36,7 @@ use crate::error::Refusal;
 use crate::gate::{Admitted, Origin};
 use crate::memory::RowMemory;
 use crate::outbound::{Guard, TestRequests};
+use crate::quota::{Budget, Quota};
 use crate::reply::Reply;
 use crate::seal::Seals;
 use crate::store::{Scope, Store};
@@ -58,6 +60,8 @@ pub struct Call<'a> {
     pub segments: Segments<'a>,
     /// The origin that the client used, for links.
     pub origin: Origin<'a>,
+    /// Whether it is a HEAD request, which gets the headers alone.
+    pub is_head: bool,
     /// The query string, still percent-encoded.
     pub query: &'a str,
     /// The complete body.
@@ -66,6 +70,10 @@ pub struct Call<'a> {
     pub rows: &'a RowMemory,
     /// Set to the unknown names in the body, for the response header, whether or not the body has faults.
     pub ignored: &'a OnceLock<IgnoredParameters>,
+    /// The budgets, for what costs more than one request.
+    pub quota: &'a Quota,
+    /// Set to what remains of the budget if it did.
+    pub spent: &'a OnceLock<Budget>,
     /// Cancelled when the gateway stops: a request that waits for something is answered then.
     pub stopping: &'a CancellationToken,
     /// Decides which targets subscriptions may have.
@@ -141,11 +149,14 @@ const ALL: &[Scope] = &[Scope::All];
 /// What shows or sends submissions.
 const WEBHOOKS_AND_SUBMISSIONS: &[Scope] = &[Scope::WebhooksManage, Scope::SubmissionsRead];
 
+/// The parameters of an export.
+const EXPORT: &[&str] = &["format", "form", "since", "after", "as_of", "excel", "raw"];
+
 /// Every endpoint; paths are relative to `/api/v1`. Query parameters that an endpoint does not know are ignored, and listed
 /// in a response header.
 pub static ENDPOINTS: Endpoints<Action> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Action>; 26] = [
+static TABLE: [Endpoint<Action>; 28] = [
     endpoint!(GET "" "/me", by(ANY, |admitted, _| Box::pin(me::show(admitted)))),
     endpoint!(GET "" "/openapi.json", by(ANY, |admitted, call| Box::pin(async move { Ok(openapi::show(admitted, &call)) })))
         .with_etag(),
@@ -155,6 +166,8 @@ static TABLE: [Endpoint<Action>; 26] = [
     get!("/submission/changes", SUBMISSIONS, changes::list)
         .query(&["cursor", "limit", "forms", "wait"])
         .time(TimeLimit::Waiting(changes::MAX_WAIT)),
+    get!("/submission/export", SUBMISSIONS, export::export).query(EXPORT),
+    post!("/submission/export", SUBMISSIONS, export::export).query(EXPORT).body(BodyKind::Ordinary),
     get!("/submission/{id}", SUBMISSIONS, submissions::show).with_etag(),
     get!("/submission/{id}/readers", ALL, submissions::readers::list),
     get!("/group", GROUPS, groups::list).query(&["managed", "external_id", "page"]),

@@ -17,7 +17,7 @@ use serde::ser::{SerializeStruct, Serializer};
 use crate::endpoint::NoEndpoint;
 use crate::memory::MemorySpent;
 use crate::quota::{BudgetOf, NamedShare};
-use crate::reply::Reply;
+use crate::reply::{PartsError, Reply};
 use crate::store::StoreError;
 
 pub use faults::{Faults, abbreviate};
@@ -153,6 +153,15 @@ pub enum Refusal {
     /// The cursor of the feed leads nowhere.
     #[error("the cursor of the change feed is lost: {}", .0.reason)]
     ChangesLost(LostChanges),
+    /// Another export of the account is being sent, by this node or another one.
+    #[error("another export of the account is being sent")]
+    ExportRunning,
+    /// This node sends as many exports as it may.
+    #[error("too many exports are being sent")]
+    TooManyExports,
+    /// The first part of an export could not be written.
+    #[error("the first part of an export could not be written")]
+    ExportFailed(#[source] PartsError),
     /// The tenant's database is unavailable.
     #[error("the tenant's database can't be used")]
     DatabaseUnavailable(#[source] Arc<StoreError>),
@@ -236,6 +245,11 @@ impl From<StoreError> for Refusal {
 /// Larger: clients wait although the condition has ended. Smaller: 0 would have clients retry immediately.
 const OUTAGE_RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// `Retry-After` while another export is being sent.
+///
+/// Larger: clients wait although it has ended. Smaller: they spend more requests.
+const EXPORT_RETRY_AFTER: Duration = Duration::from_secs(5);
+
 impl From<NoEndpoint> for Refusal {
     fn from(none: NoEndpoint) -> Self {
         match none {
@@ -254,6 +268,7 @@ impl Refusal {
             Self::QuotaUnavailable
             | Self::TenantBusy
             | Self::Overloaded
+            | Self::TooManyExports
             | Self::MemorySpent(_)
             | Self::UnknownMethod => true,
             Self::DatabaseUnavailable(error) => matches!(**error, StoreError::Resting | StoreError::Busy),
@@ -328,8 +343,18 @@ impl Refusal {
             ),
             Self::SubscriptionNotFound => message(StatusCode::NOT_FOUND, "Subscription not found"),
             Self::ChangesLost(lost) => Reply::json(StatusCode::GONE, lost),
+            Self::ExportRunning => retry_after(
+                message(StatusCode::CONFLICT, "Another export of the account is being sent"),
+                EXPORT_RETRY_AFTER,
+            ),
+            Self::TooManyExports => retry_after(
+                message(StatusCode::SERVICE_UNAVAILABLE, "Too many exports are being sent"),
+                EXPORT_RETRY_AFTER,
+            ),
             Self::TooSlow => message(StatusCode::GATEWAY_TIMEOUT, "The request took too long"),
-            Self::StatementFailed(_) | Self::Panicked(_) => message(StatusCode::INTERNAL_SERVER_ERROR, "Server Error"),
+            Self::StatementFailed(_) | Self::ExportFailed(_) | Self::Panicked(_) => {
+                message(StatusCode::INTERNAL_SERVER_ERROR, "Server Error")
+            }
         }
     }
 }

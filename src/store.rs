@@ -63,6 +63,9 @@ pub use concerns::DatabaseConcern;
 pub use derived::changes::{
     Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom, ChangesRead, LogMark, LostCursor, WaitingEvents,
 };
+pub use derived::export::{
+    ExportBatch, ExportColumn, ExportCount, ExportError, ExportRead, ExportReader, ExportRequest, ExportRow,
+};
 pub use derived::search::SearchPage;
 pub use derived::settle::Events;
 use derived::settle::Settler;

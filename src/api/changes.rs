@@ -65,10 +65,14 @@ impl Parameters {
         let from = match query::value(call, "cursor", faults).as_deref() {
             None => ChangesFrom::Beginning,
             Some("now") => ChangesFrom::Now,
-            Some(text) => read_cursor_of(text, &forms, reach).unwrap_or_else(|fault| {
-                faults.add("cursor", fault);
-                ChangesFrom::Beginning
-            }),
+            Some(text) => match read_cursor_of(text, &forms, reach) {
+                Ok(cursor) => ChangesFrom::Cursor(cursor),
+                Err(fault) => {
+                    let malformed = "The cursor must be `now` or one that an answer had; leave it out to begin.";
+                    faults.add("cursor", fault.unwrap_or(malformed));
+                    ChangesFrom::Beginning
+                }
+            },
         };
         Self { from, limit, forms, wait: Duration::from_secs(wait.into()) }
     }
@@ -168,18 +172,21 @@ pub(super) fn read_cursor(text: &str) -> Option<(ChangeCursor, CursorScope)> {
     is_valid.then_some((cursor, scope))
 }
 
-/// A cursor that is used with these forms and this reach, or why it can't be.
-fn read_cursor_of(text: &str, forms: &[i64], reach: &FormReach) -> Result<ChangesFrom, &'static str> {
-    let (cursor, made_with) =
-        read_cursor(text).ok_or("The cursor must be `now` or one that an answer had; leave it out to begin.")?;
+/// A cursor that is used with these forms and this reach, or why it can't be. `None`: it is the text of no cursor.
+pub(super) fn read_cursor_of(
+    text: &str,
+    forms: &[i64],
+    reach: &FormReach,
+) -> Result<ChangeCursor, Option<&'static str>> {
+    let (cursor, made_with) = read_cursor(text).ok_or(None)?;
     let scope = CursorScope::of(forms, reach);
     if made_with.reach != scope.reach {
-        return Err("The cursor was made with another reach.");
+        return Err(Some("The cursor was made with another reach."));
     }
     if made_with.forms != scope.forms {
-        return Err("The cursor was made with other forms.");
+        return Err(Some("The cursor was made with other forms."));
     }
-    Ok(ChangesFrom::Cursor(cursor))
+    Ok(cursor)
 }
 
 pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
@@ -191,7 +198,7 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     loop {
         let page = match read(&store, &parameters, admitted, call).await? {
             ChangesRead::Page(page) => page,
-            ChangesRead::Lost(lost) => return Err(lost_changes(call, lost)),
+            ChangesRead::Lost(lost) => return Err(lost_changes(call, lost, PATH, &["cursor"])),
         };
         let ChangePage { changes, submissions, cursor, has_more } = page;
         let cursor = cursor_text(&cursor, &parameters.forms, reach);
@@ -252,15 +259,16 @@ async fn read(
     }
 }
 
-fn lost_changes(call: &Call<'_>, lost: LostCursor) -> Refusal {
+/// The refusal of a lost cursor, with the URL of a path that leaves out some parameters.
+pub(super) fn lost_changes(call: &Call<'_>, lost: LostCursor, path: &str, left_out: &[&str]) -> Refusal {
     let (reason, message) = match lost {
         LostCursor::Expired => ("expired", "The cursor is too old: begin again."),
         LostCursor::Reset => ("reset", "The cursor is of another log, or a form was moved in the tree: begin again."),
         LostCursor::Ahead => ("ahead", "The cursor is ahead of the log, which was restored: begin again."),
     };
-    let others = query::without(call, "cursor");
+    let others = query::without_any(call, left_out);
     let others = others.trim_end_matches('&');
-    let restart = format!("{}{PATH}{}{others}", call.origin, if others.is_empty() { "" } else { "?" });
+    let restart = format!("{}{path}{}{others}", call.origin, if others.is_empty() { "" } else { "?" });
     Refusal::ChangesLost(LostChanges { reason, message, restart })
 }
 
@@ -295,7 +303,7 @@ mod tests {
             ((&[], &one), (&[], &two), Some(reach)),
         ] {
             let text = cursor_text(&cursor(), made.0, made.1);
-            assert_eq!(read_cursor_of(&text, used.0, used.1).err(), fault, "{made:?} {used:?}");
+            assert_eq!(read_cursor_of(&text, used.0, used.1).err(), fault.map(Some), "{made:?} {used:?}");
         }
     }
 

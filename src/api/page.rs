@@ -122,7 +122,9 @@ mod tests {
     use crate::gate::Origin;
     use crate::host::HostName;
     use crate::memory::{MemoryShare, RowMemory};
+    use crate::metrics::Metrics;
     use crate::outbound::{Client, Guard, Settings, TestRequests};
+    use crate::quota::{Budget, Quota};
     use crate::seal::Seals;
     use crate::tenant::{NoticedWrites, SubscriptionChanges};
 
@@ -136,6 +138,8 @@ mod tests {
     static SUBSCRIPTION_CHANGES: LazyLock<SubscriptionChanges> = LazyLock::new(|| SubscriptionChanges::channel(None).0);
     static NOTICED_WRITES: LazyLock<Arc<NoticedWrites>> = LazyLock::new(Arc::default);
     static ROWS: LazyLock<RowMemory> = LazyLock::new(|| RowMemory::new(MemoryShare::unlimited()));
+    static QUOTA: LazyLock<Quota> = LazyLock::new(|| Quota::new(Duration::MAX, None, Metrics::default()));
+    static SPENT: OnceLock<Budget> = OnceLock::new();
     static IGNORED: OnceLock<IgnoredParameters> = OnceLock::new();
 
     fn call<'c>(origin: Origin<'c>, query: &'c str) -> Call<'c> {
@@ -143,9 +147,12 @@ mod tests {
             segments: ENDPOINTS.find(&Method::GET, "/form").unwrap().segments,
             rows: &ROWS,
             origin,
+            is_head: false,
             query,
             body: Bytes::new(),
             ignored: &IGNORED,
+            quota: &QUOTA,
+            spent: &SPENT,
             stopping: &STOPPING,
             targets: &TARGETS,
             tests: &TESTS,

@@ -26,7 +26,12 @@ pub(super) fn value<'a>(call: &'a Call<'_>, name: &str, faults: &mut Faults) -> 
 
 /// The other parameters, re-encoded, each followed by `&`.
 pub(super) fn without(call: &Call<'_>, name: &str) -> String {
-    let pairs = form_urlencoded::parse(call.query.as_bytes()).filter(|(known, _)| known != name);
+    without_any(call, &[name])
+}
+
+/// The same for several parameters.
+pub(super) fn without_any(call: &Call<'_>, names: &[&str]) -> String {
+    let pairs = form_urlencoded::parse(call.query.as_bytes()).filter(|(known, _)| !names.contains(&&**known));
     let mut others = form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish();
     if !others.is_empty() {
         others.push('&');

@@ -36,13 +36,16 @@ use streamed::Closing;
 /// takes more requests of the budget.
 const PAGE_SIZE: u32 = 20;
 
+/// The type of fields whose answers are times of day.
+pub(super) const TIME: &str = "time";
+
 /// The details of a file. Details missing in the database are null.
 #[derive(Serialize)]
-struct FileJson {
-    name: Value,
-    url: Value,
-    size: Value,
-    mime_type: Value,
+pub(super) struct FileJson {
+    pub(super) name: Value,
+    pub(super) url: Value,
+    pub(super) size: Value,
+    pub(super) mime_type: Value,
 }
 
 impl FileJson {
@@ -55,7 +58,7 @@ impl FileJson {
 
 /// The parts of an answer that depend only on its field: the same for each submission of a form, so they are written
 /// once and copied.
-struct FieldsJson {
+pub(super) struct FieldsJson {
     json: Json,
     fields: Vec<FieldJson>,
 }
@@ -68,7 +71,7 @@ struct FieldJson {
 }
 
 impl FieldsJson {
-    fn new(fields: &[Field<'_>]) -> Self {
+    pub(super) fn new(fields: &[Field<'_>]) -> Self {
         let mut json = Json::with_capacity(128 * fields.len());
         let fields = fields.iter().map(|field| {
             let start = json.position();
@@ -76,17 +79,21 @@ impl FieldsJson {
             let middle = json.position();
             json.raw(",\"type\":").text(&field.kind).raw(",\"files\":");
             let (before_value, before_files) = (start..middle, middle..json.position());
-            FieldJson { before_value, before_files, is_time: field.kind == "time" }
+            FieldJson { before_value, before_files, is_time: field.kind == TIME }
         });
         let fields = fields.collect();
         Self { json, fields }
     }
 
     fn write(&self, json: &mut Json, submission: &Submission<'_>, zone: &TimeZone) {
+        self.write_up_to(WHOLE_BYTES, json, submission, zone);
+    }
+
+    /// The same. Nobody reads what is written beyond so many bytes.
+    pub(super) fn write_up_to(&self, most: usize, json: &mut Json, submission: &Submission<'_>, zone: &TimeZone) {
         write_head(json, submission.id, submission.status, submission.created_at, submission.updated_at);
         for (at, answer) in submission.entries.iter().enumerate() {
-            // Nobody reads what is written beyond.
-            if json.position() > WHOLE_BYTES {
+            if json.position() > most {
                 return;
             }
             json.raw(if at == 0 { "" } else { "," });
@@ -95,26 +102,39 @@ impl FieldsJson {
         json.raw("]}");
     }
 
-    fn write_answer(&self, json: &mut Json, answer: &Answer<'_>, zone: &TimeZone) {
-        let files: Vec<Value> =
-            answer.files.as_deref().and_then(|files| serde_json::from_str(files).ok()).unwrap_or_default();
-        let files: Vec<FileJson> = files.into_iter().map(FileJson::read).collect();
+    pub(super) fn write_answer(&self, json: &mut Json, answer: &Answer<'_>, zone: &TimeZone) {
         let field = &self.fields[answer.field];
-        let value = if !files.is_empty() {
-            let urls: Vec<&str> = files.iter().filter_map(|file| file.url.as_str()).collect();
-            urls.join(",").into()
-        } else if field.is_time {
-            time_of_day(&answer.value, answer.updated_at, zone)
-        } else {
-            Cow::Borrowed(&*answer.value)
-        };
+        let ShownAnswer { value, files } = shown_answer(field.is_time, answer, zone);
         json.copy(&self.json, &field.before_value).text(&value).copy(&self.json, &field.before_files).value(&files);
         json.raw(",\"updated_at\":").instant(answer.updated_at).raw("}");
     }
 }
 
+/// An answer as the API shows it.
+pub(super) struct ShownAnswer<'a> {
+    /// Its text: the URLs of its files, separated by commas; a time of day with the zone.
+    pub(super) value: Cow<'a, str>,
+    pub(super) files: Vec<FileJson>,
+}
+
+/// An answer as the API shows it. `is_time`: its field is of this type.
+pub(super) fn shown_answer<'a>(is_time: bool, answer: &'a Answer<'_>, zone: &TimeZone) -> ShownAnswer<'a> {
+    let files: Vec<Value> =
+        answer.files.as_deref().and_then(|files| serde_json::from_str(files).ok()).unwrap_or_default();
+    let files: Vec<FileJson> = files.into_iter().map(FileJson::read).collect();
+    let value = if !files.is_empty() {
+        let urls: Vec<&str> = files.iter().filter_map(|file| file.url.as_str()).collect();
+        urls.join(",").into()
+    } else if is_time {
+        time_of_day(&answer.value, answer.updated_at, zone)
+    } else {
+        Cow::Borrowed(&*answer.value)
+    };
+    ShownAnswer { value, files }
+}
+
 /// Writes a submission up to its entries.
-fn write_head(json: &mut Json, id: i64, status: &str, created_at: Timestamp, updated_at: Timestamp) {
+pub(super) fn write_head(json: &mut Json, id: i64, status: &str, created_at: Timestamp, updated_at: Timestamp) {
     write_facts(json, id, status, created_at, updated_at);
     json.raw(",\"allElements\":[");
 }

@@ -78,7 +78,9 @@ reasons! {
     Conflict = "conflict";
     /// The cursor of the change feed is lost.
     CursorLost = "cursor_lost";
-    /// Too many requests were in flight.
+    /// Another export of the account was being sent.
+    ExportRunning = "export_running";
+    /// Too many requests were in flight, or too many exports.
     Busy = "busy";
     /// The database could not be used.
     DatabaseUnavailable = "database_unavailable";
@@ -137,10 +139,11 @@ impl Refusal {
             Self::BuiltInGroup => RefusalReason::BuiltInGroup,
             Self::GroupOfScim => RefusalReason::GroupOfScim,
             Self::ChangesLost(_) => RefusalReason::CursorLost,
-            Self::Overloaded | Self::TenantBusy | Self::MemorySpent(_) => RefusalReason::Busy,
+            Self::ExportRunning => RefusalReason::ExportRunning,
+            Self::Overloaded | Self::TenantBusy | Self::TooManyExports | Self::MemorySpent(_) => RefusalReason::Busy,
             Self::DatabaseUnavailable(_) => RefusalReason::DatabaseUnavailable,
             Self::TooSlow => RefusalReason::TooSlow,
-            Self::StatementFailed(_) | Self::Panicked(_) => RefusalReason::InternalError,
+            Self::StatementFailed(_) | Self::ExportFailed(_) | Self::Panicked(_) => RefusalReason::InternalError,
         }
     }
 

@@ -56,7 +56,8 @@ impl Store {
     }
 
     /// What its caller reaches.
-    pub(super) fn reach(&self) -> &FormReach {
+    #[must_use]
+    pub fn reach(&self) -> &FormReach {
         &self.caller.reach
     }
 }

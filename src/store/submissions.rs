@@ -43,7 +43,8 @@ pub struct Submission<'r> {
 /// A field of a form.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Field<'r> {
-    id: i64,
+    /// The number of the element.
+    pub id: i64,
     /// Its UUID.
     #[serde(borrow)]
     pub gid: Cow<'r, str>,
@@ -131,6 +132,8 @@ const MAX_ENTRIES: usize = 11_000;
 #[derive(Debug, Default)]
 pub(super) struct SubmissionRows {
     all: Vec<Row>,
+    /// How many bytes they have.
+    bytes: usize,
     /// There were too many bytes: of the rows only the first is here, without its answers.
     are_too_long: bool,
 }
@@ -148,6 +151,7 @@ impl SubmissionRows {
             }
             if !rows.are_too_long || rows.all.is_empty() {
                 held.hold(row_bytes)?;
+                rows.bytes += row_bytes;
                 rows.all.push(row);
             }
             Ok(())
@@ -202,20 +206,25 @@ impl Submissions {
 
     /// Submissions that are to be read in parts.
     pub(super) fn in_parts(ids: Vec<i64>) -> Self {
-        Self { rows: SubmissionRows { all: Vec::new(), are_too_long: true }, ids }
+        Self { rows: SubmissionRows { are_too_long: true, ..SubmissionRows::default() }, ids }
     }
 
     /// The rows in the order of ids.
     fn in_order(ids: Vec<i64>, rows: SubmissionRows) -> Result<Self, sqlx::Error> {
-        let SubmissionRows { all, are_too_long } = rows;
+        let SubmissionRows { all, bytes, are_too_long } = rows;
         let all = if are_too_long { Vec::new() } else { in_order(&ids, all)? };
-        Ok(Self { rows: SubmissionRows { all, are_too_long }, ids })
+        Ok(Self { rows: SubmissionRows { all, bytes, are_too_long }, ids })
     }
 
     /// The submissions, in the requested order, for [`Store::read_in_parts`].
     #[must_use]
     pub fn ids(&self) -> &[i64] {
         &self.ids
+    }
+
+    /// How many bytes the rows have.
+    pub(super) fn bytes(&self) -> usize {
+        self.rows.bytes
     }
 
     /// Combines the rows into submissions. None if they are to be read in parts.

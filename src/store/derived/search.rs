@@ -12,6 +12,7 @@
 //!   grows with the matches and not with the database. Given only a limit, a planner would scan everything in the
 //!   page's order, hoping to find a page of matches early.
 
+mod by_id;
 pub(in crate::store) mod conditions;
 mod counted;
 mod covered_forms;
@@ -23,6 +24,7 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
+pub(super) use by_id::SearchById;
 use conditions::is_short;
 use counted::CountedSearch;
 use covered_forms::ResolvedFilter;

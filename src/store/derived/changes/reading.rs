@@ -120,6 +120,14 @@ pub(super) async fn read_page(
 async fn unnumbered_among(reader: &mut PooledConnection, entries: &[LogEntry]) -> Result<HashSet<i64>, StoreError> {
     let listed = entries.iter().filter(|entry| entry.change.kind != ChangeKind::Deleted);
     let ids: Vec<i64> = listed.map(|entry| entry.change.submission).collect();
+    unnumbered_of(reader, ids).await
+}
+
+/// The same of any submissions.
+pub(in crate::store::derived) async fn unnumbered_of(
+    reader: &mut PooledConnection,
+    ids: Vec<i64>,
+) -> Result<HashSet<i64>, StoreError> {
     if ids.is_empty() {
         return Ok(HashSet::new());
     }
