@@ -4,9 +4,15 @@
 //! Owns the parameters, the headers and the order of checks: parameters, one export at a time, how many rows it has and what
 //! that costs, the first rows. [`parts`] reads them, and a [`format`] writes them.
 
+mod cells;
+mod columns;
+mod csv;
 mod format;
 mod long;
+#[cfg(test)]
+mod made_up;
 mod ndjson;
+mod parquet;
 mod parts;
 
 use futures_util::StreamExt;

@@ -40,7 +40,7 @@ const PAGE_SIZE: u32 = 20;
 pub(super) const TIME: &str = "time";
 
 /// The details of a file. Details missing in the database are null.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 pub(super) struct FileJson {
     pub(super) name: Value,
     pub(super) url: Value,

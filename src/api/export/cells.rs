@@ -65,19 +65,37 @@ pub(super) struct RowFacts<'r> {
     pub(super) updated_at: Timestamp,
 }
 
+/// Which column each field of submissions has, if any, and whether the field is a time.
+#[derive(Debug, Default)]
+pub(super) struct ColumnsOfFields(Vec<(Option<usize>, bool)>);
+
+impl ColumnsOfFields {
+    pub(super) fn of(columns: &Columns, fields: &[Field<'_>]) -> Self {
+        Self(fields.iter().map(|field| (columns.position(field.id), field.kind == "time")).collect())
+    }
+}
+
 impl<'r> TableRow<'r> {
     /// The row of a submission. An answer to a field that the table does not have is left out.
-    pub(super) fn of(columns: &Columns, fields: &'r [Field<'_>], of: &'r Submission<'_>, zone: &TimeZone) -> Self {
+    pub(super) fn of(
+        columns: &Columns,
+        fields: &ColumnsOfFields,
+        submission: &'r Submission<'_>,
+        zone: &TimeZone,
+    ) -> Self {
         let mut cells: Vec<Cell<'r>> = columns.fields.iter().map(|_| Cell::default()).collect();
-        for answer in &of.entries {
-            let field = &fields[answer.field];
-            if let Some(position) = columns.position(field.id) {
-                cells[position].add(&answer.value, shown_answer(&field.kind, answer, zone));
+        for answer in &submission.entries {
+            if let (Some(position), is_time) = fields.0[answer.field] {
+                cells[position].add(&answer.value, shown_answer(is_time, answer, zone));
             }
         }
         cells.iter_mut().for_each(Cell::end);
-        let facts = RowFacts { status: of.status, created_at: of.created_at, updated_at: of.updated_at };
-        Self { id: IdKind::Submission.id(of.id).to_string(), facts: Some(facts), cells }
+        let facts = RowFacts {
+            status: submission.status,
+            created_at: submission.created_at,
+            updated_at: submission.updated_at,
+        };
+        Self { id: IdKind::Submission.id(submission.id).to_string(), facts: Some(facts), cells }
     }
 
     /// The row of a submission that was deleted.

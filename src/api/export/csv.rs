@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use jiff::tz::TimeZone;
 
-use super::cells::{TableRow, is_number};
+use super::cells::{ColumnsOfFields, TableRow, is_number};
 use super::columns::{Columns, DELETED, Fact, ValueKind};
 use super::format::{ExportFormat, FormatStart};
 use crate::instant::Rfc3339Micros;
@@ -19,6 +19,7 @@ const MARK: &str = "\u{feff}";
 /// A CSV file that is being written.
 pub(super) struct CsvFormat {
     columns: Columns,
+    fields: ColumnsOfFields,
     zone: TimeZone,
     /// Leave texts that begin like a formula.
     is_raw: bool,
@@ -30,7 +31,13 @@ impl CsvFormat {
     pub(super) fn new(start: FormatStart) -> Self {
         let columns = Columns::new(&Fact::ALL, &start.columns, start.is_since);
         let mark = if start.excel { MARK } else { "" };
-        let mut format = Self { columns, zone: start.zone, is_raw: start.raw, lines: writer(mark.into()) };
+        let mut format = Self {
+            columns,
+            fields: ColumnsOfFields::default(),
+            zone: start.zone,
+            is_raw: start.raw,
+            lines: writer(mark.into()),
+        };
         for fact in &format.columns.facts {
             write(&mut format.lines, fact.name());
         }
@@ -66,8 +73,13 @@ impl CsvFormat {
 }
 
 impl ExportFormat for CsvFormat {
-    fn submission(&mut self, fields: &[Field<'_>], submission: &Submission<'_>) -> Result<(), PartsError> {
-        self.write_row(&TableRow::of(&self.columns, fields, submission, &self.zone.clone()));
+    fn set_fields(&mut self, fields: &[Field<'_>]) {
+        self.fields = ColumnsOfFields::of(&self.columns, fields);
+    }
+
+    fn submission(&mut self, submission: &Submission<'_>) -> Result<(), PartsError> {
+        let row = TableRow::of(&self.columns, &self.fields, submission, &self.zone);
+        self.write_row(&row);
         Ok(())
     }
 
@@ -78,6 +90,10 @@ impl ExportFormat for CsvFormat {
 
     fn end(&mut self, _: u64) -> Result<(), PartsError> {
         Ok(())
+    }
+
+    fn complete_bytes(&self) -> usize {
+        self.lines.get_ref().len()
     }
 
     fn take(&mut self) -> Bytes {
@@ -105,6 +121,7 @@ fn write_text(lines: &mut csv::Writer<Vec<u8>>, text: &str, is_raw: bool) {
 
 fn end(lines: &mut csv::Writer<Vec<u8>>) {
     lines.write_record(None::<&[u8]>).expect("all rows have as many cells");
+    lines.flush().expect("memory takes it");
 }
 
 #[cfg(test)]

@@ -6,7 +6,9 @@
 use bytes::Bytes;
 use jiff::tz::TimeZone;
 
+use super::csv::CsvFormat;
 use super::ndjson::NdjsonFormat;
+use super::parquet::{self, ParquetFormat};
 use crate::reply::{ContentType, PartsError};
 use crate::store::{ExportColumn, Field, Submission, SubmissionPart};
 
@@ -15,6 +17,10 @@ use crate::store::{ExportColumn, Field, Submission, SubmissionPart};
 pub enum FormatKind {
     /// A submission a line, as a search shows it.
     Ndjson,
+    /// A submission a row, with a column for each element.
+    Csv,
+    /// The same, with values of their types.
+    Parquet,
 }
 
 /// What a format knows before the first submission.
@@ -58,10 +64,10 @@ pub trait ExportFormat: Send {
     /// Any error cuts the export off.
     fn end(&mut self, rows: u64) -> Result<(), PartsError>;
 
-    /// How many bytes [`Self::take`] would return.
+    /// About how many bytes [`Self::take`] would return; none only if it would return none.
     fn complete_bytes(&self) -> usize;
 
-    /// Takes the bytes that are complete since the last call; none if there are none.
+    /// Takes bytes that are complete; none if there are none. Behind the end, each call returns a part of what is left.
     fn take(&mut self) -> Bytes;
 
     /// Takes a submission that is too long to be read whole. Otherwise it is assembled, up to a limit.
@@ -94,13 +100,15 @@ pub trait PartWriter {
 
 impl FormatKind {
     /// Every format.
-    pub const ALL: [Self; 1] = [Self::Ndjson];
+    pub const ALL: [Self; 3] = [Self::Ndjson, Self::Csv, Self::Parquet];
 
     /// Its name in `format=`, which files end with.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Ndjson => "ndjson",
+            Self::Csv => "csv",
+            Self::Parquet => "parquet",
         }
     }
 
@@ -115,6 +123,8 @@ impl FormatKind {
     pub fn content(self) -> ContentType {
         match self {
             Self::Ndjson => ContentType::Ndjson,
+            Self::Csv => ContentType::Csv,
+            Self::Parquet => ContentType::Parquet,
         }
     }
 
@@ -123,6 +133,7 @@ impl FormatKind {
     pub fn has_columns(self) -> bool {
         match self {
             Self::Ndjson => false,
+            Self::Csv | Self::Parquet => true,
         }
     }
 
@@ -130,7 +141,8 @@ impl FormatKind {
     #[must_use]
     pub fn memory(self) -> usize {
         match self {
-            Self::Ndjson => 0,
+            Self::Ndjson | Self::Csv => 0,
+            Self::Parquet => parquet::MEMORY,
         }
     }
 
@@ -141,6 +153,8 @@ impl FormatKind {
     pub fn begin(self, start: FormatStart) -> Result<Box<dyn ExportFormat>, PartsError> {
         match self {
             Self::Ndjson => Ok(Box::new(NdjsonFormat::new(start))),
+            Self::Csv => Ok(Box::new(CsvFormat::new(start))),
+            Self::Parquet => Ok(Box::new(ParquetFormat::new(start)?)),
         }
     }
 }

@@ -35,7 +35,9 @@ impl MadeUpForm {
         let (columns, cursor) = (self.columns.clone(), "cursor-7".to_owned());
         let mut start = FormatStart { columns, cursor, is_since: false, excel: false, raw: false, zone };
         change(&mut start);
-        kind.begin(start).unwrap()
+        let mut format = kind.begin(start).unwrap();
+        format.set_fields(&self.fields);
+        format
     }
 
     /// Exports a submission: for each answer the position of its field, the text, and files as JSON.
@@ -49,7 +51,7 @@ impl MadeUpForm {
         });
         let entries = entries.collect();
         let submission = Submission { id, form: 1, status: "pending", created_at: at, updated_at: at, entries };
-        format.submission(&self.fields, &submission).unwrap();
+        format.submission(&submission).unwrap();
     }
 
     /// Exports a submission with the same answer to each of the fields, one after another.

@@ -11,7 +11,7 @@ mod footer;
 mod leaf;
 mod schema;
 
-use std::io::{self, Read, Write};
+use std::io::Write;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,9 +21,9 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPrope
 use parquet::file::writer::{SerializedRowGroupWriter, TrackedWrite};
 use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor};
 
-use self::footer::Footer;
+use self::footer::{Footer, FooterParts};
 use self::leaf::Leaf;
-use super::cells::{Cell, TableRow, choices, parse_date, parse_number, parse_time};
+use super::cells::{Cell, ColumnsOfFields, TableRow, choices, parse_date, parse_number, parse_time};
 use super::columns::{Columns, Fact, FieldColumn, ValueKind};
 use super::format::{ExportFormat, FormatStart};
 use crate::reply::PartsError;
@@ -44,14 +44,10 @@ const GROUP_ROWS: usize = 122_880;
 /// encodes a column, and the footer so far.
 pub(super) const MEMORY: usize = 4 * GROUP_BYTES;
 
-/// How many bytes of the footer are given at once.
-///
-/// Larger: a form of thousands of fields takes more memory at the end. Smaller: more parts.
-const PART_BYTES: u64 = 256 * 1024;
-
 /// A Parquet file that is being written.
 pub(super) struct ParquetFormat {
     columns: Columns,
+    fields: ColumnsOfFields,
     zone: TimeZone,
     schema: SchemaDescPtr,
     properties: WriterPropertiesPtr,
@@ -65,7 +61,7 @@ pub(super) struct ParquetFormat {
     /// The footer so far; `None` behind the last row.
     footer: Option<Footer>,
     /// What follows the row groups.
-    end: Box<dyn Read + Send>,
+    end: FooterParts,
 }
 
 impl ParquetFormat {
@@ -83,11 +79,13 @@ impl ParquetFormat {
             .build();
         let mut file = TrackedWrite::new(Vec::new());
         file.write_all(footer::MAGIC)?;
+        file.flush()?;
         let properties = Arc::new(properties);
         let footer = Footer::new(Arc::clone(&schema), Arc::clone(&properties), start.cursor)?;
-        let (zone, footer, deleted) = (start.zone, Some(footer), Vec::new());
+        let (fields, zone, deleted) = (ColumnsOfFields::default(), start.zone, Vec::new());
         Ok(Self {
             columns,
+            fields,
             zone,
             schema,
             properties,
@@ -95,8 +93,8 @@ impl ParquetFormat {
             deleted,
             bytes: 0,
             file,
-            footer,
-            end: Box::new(io::empty()),
+            footer: Some(footer),
+            end: FooterParts::default(),
         })
     }
 
@@ -123,8 +121,13 @@ impl ParquetFormat {
 }
 
 impl ExportFormat for ParquetFormat {
-    fn submission(&mut self, fields: &[Field<'_>], submission: &Submission<'_>) -> Result<(), PartsError> {
-        self.push(&TableRow::of(&self.columns, fields, submission, &self.zone.clone()));
+    fn set_fields(&mut self, fields: &[Field<'_>]) {
+        self.fields = ColumnsOfFields::of(&self.columns, fields);
+    }
+
+    fn submission(&mut self, submission: &Submission<'_>) -> Result<(), PartsError> {
+        let row = TableRow::of(&self.columns, &self.fields, submission, &self.zone);
+        self.push(&row);
         Ok(())
     }
 
@@ -149,6 +152,7 @@ impl ExportFormat for ParquetFormat {
             column.close()?;
         }
         footer.add(Arc::unwrap_or_clone(group.close()?))?;
+        self.file.flush()?;
         self.deleted.clear();
         self.bytes = 0;
         Ok(())
@@ -162,13 +166,13 @@ impl ExportFormat for ParquetFormat {
         Ok(())
     }
 
+    fn complete_bytes(&self) -> usize {
+        self.file.inner().len() + self.end.bytes()
+    }
+
     fn take(&mut self) -> Bytes {
-        self.file.flush().expect("memory takes it");
         let mut bytes = std::mem::take(self.file.inner_mut());
-        if bytes.is_empty() {
-            let mut part = self.end.by_ref().take(PART_BYTES);
-            part.read_to_end(&mut bytes).expect("memory gives it");
-        }
+        self.end.read(&mut bytes);
         bytes.into()
     }
 }

@@ -150,7 +150,8 @@ impl ExportParts {
     /// Whether the next part is the last one.
     #[must_use]
     pub fn has_one_part(&self) -> bool {
-        self.is_read && self.ready.len() <= 1
+        let has_more = self.format.as_ref().is_some_and(|format| format.complete_bytes() > 0);
+        self.is_read && self.ready.len() <= 1 && !has_more
     }
 
     /// The next part. None behind the last one.
@@ -160,6 +161,9 @@ impl ExportParts {
     pub async fn next(&mut self) -> Result<Option<Part>, PartsError> {
         if self.ready.is_empty() && !self.is_read {
             self.read_ahead().await?;
+        }
+        if self.ready.is_empty() && self.format().complete_bytes() > 0 {
+            self.take_part();
         }
         let part = self.ready.pop_front();
         self.ready_bytes -= part.as_ref().map_or(0, |part| part.bytes.len());

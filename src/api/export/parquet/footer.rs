@@ -9,7 +9,7 @@
 //! head: version, schema │ rows: varint │ 0x19, length of the list │ row groups │ tail: metadata, the program, sort orders
 //! ```
 
-use std::io::{self, Read, Write};
+use std::io::{self, Cursor, Read, Write};
 
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{FileMetaData, KeyValue, ParquetMetaData, ParquetMetaDataWriter, RowGroupMetaData};
@@ -79,9 +79,9 @@ impl Footer {
     }
 
     /// The whole footer, and what follows it.
-    pub(super) fn finish(self) -> Result<Box<dyn Read + Send>> {
+    pub(super) fn finish(self) -> Result<FooterParts> {
         let empty = self.of_groups(Vec::new(), self.rows)?;
-        let (mut head, tail) = match self.groups {
+        let (head, mut tail) = match self.groups {
             0 => (Vec::new(), empty),
             groups => {
                 let tail = empty[tail_of(&empty, self.head)?..].to_vec();
@@ -98,13 +98,14 @@ impl Footer {
                 (head, tail)
             }
         };
-        let length = u32::try_from(head.len() + self.bytes + tail.len());
-        let length = length.map_err(|_| ParquetError::General("the footer is longer than 4 GiB".to_owned()))?;
-        let mut behind = length.to_le_bytes().to_vec();
-        behind.extend(MAGIC);
-        let groups = read::Decoder::new(io::Cursor::new(self.written.finish()?))?;
-        head.shrink_to_fit();
-        Ok(Box::new(io::Cursor::new(head).chain(groups).chain(io::Cursor::new(tail)).chain(io::Cursor::new(behind))))
+        let length = head.len() + self.bytes + tail.len();
+        let written = u32::try_from(length);
+        let written = written.map_err(|_| ParquetError::General("the footer is longer than 4 GiB".to_owned()))?;
+        tail.extend(written.to_le_bytes());
+        tail.extend(MAGIC);
+        let groups = read::Decoder::new(Cursor::new(self.written.finish()?))?;
+        let reader = Box::new(Cursor::new(head).chain(groups).chain(Cursor::new(tail)));
+        Ok(FooterParts { reader: Some(reader), bytes: length + BEHIND })
     }
 
     /// The footer of a file with these row groups.
@@ -118,6 +119,34 @@ impl Footer {
         ParquetMetaDataWriter::new(&mut footer, &ParquetMetaData::new(file, groups)).finish()?;
         footer.truncate(footer.len().saturating_sub(BEHIND));
         Ok(footer)
+    }
+}
+
+/// How many bytes of a footer are read at once.
+///
+/// Larger: a form of thousands of fields takes more memory at the end. Smaller: more parts.
+const PART_BYTES: usize = 256 * 1024;
+
+/// A footer that is being read, in parts.
+#[derive(Default)]
+pub(super) struct FooterParts {
+    reader: Option<Box<dyn Read + Send>>,
+    bytes: usize,
+}
+
+impl FooterParts {
+    /// How many bytes are left.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Appends the next bytes; none if none are left.
+    pub(super) fn read(&mut self, to: &mut Vec<u8>) {
+        let Some(reader) = &mut self.reader else { return };
+        let wanted = self.bytes.min(PART_BYTES);
+        let read = reader.take(wanted as u64).read_to_end(to);
+        assert_eq!(read.expect("memory is read"), wanted, "the footer is as long as it says");
+        self.bytes -= wanted;
     }
 }
 

@@ -142,12 +142,13 @@ impl Leaf {
             LeafValues::Text(texts, values) => {
                 let texts = Bytes::from(texts);
                 let text = |(start, end): (u32, u32)| ByteArray::from(texts.slice(start as usize..end as usize));
-                write::<ByteArrayType, _>(column, shape, &values, deleted, text)
+                let empty = Some(ByteArray::from(Bytes::new()));
+                write::<ByteArrayType, _>(column, shape, &values, deleted, empty, text)
             }
-            LeafValues::Boolean(values) => write::<BoolType, _>(column, shape, &values, deleted, |value| value),
-            LeafValues::Int32(values) => write::<Int32Type, _>(column, shape, &values, deleted, |value| value),
-            LeafValues::Int64(values) => write::<Int64Type, _>(column, shape, &values, deleted, |value| value),
-            LeafValues::Double(values) => write::<DoubleType, _>(column, shape, &values, deleted, |value| value),
+            LeafValues::Boolean(values) => write::<BoolType, _>(column, shape, &values, deleted, None, |value| value),
+            LeafValues::Int32(values) => write::<Int32Type, _>(column, shape, &values, deleted, None, |value| value),
+            LeafValues::Int64(values) => write::<Int64Type, _>(column, shape, &values, deleted, None, |value| value),
+            LeafValues::Double(values) => write::<DoubleType, _>(column, shape, &values, deleted, None, |value| value),
         }
     }
 }
@@ -157,12 +158,13 @@ fn push<T>(values: &mut Values<T>, row: u32, value: Option<T>) -> usize {
     size_of::<(u32, Option<T>)>()
 }
 
-/// Writes values of any type. `of` makes them values of the column.
+/// Writes values of any type. `of` makes them values of the column; `absent` is what [`Shape::Text`] has without one.
 fn write<D: DataType, T: Copy>(
     column: &mut SerializedColumnWriter<'_>,
     shape: Shape,
     values: &[(u32, Option<T>)],
     deleted: &[bool],
+    absent: Option<D::T>,
     of: impl Fn(T) -> D::T,
 ) -> Result<()> {
     let column = column.typed::<D>();
@@ -181,7 +183,7 @@ fn write<D: DataType, T: Copy>(
                 repetitions.push(0);
                 definitions.push(shape.absent(*is_deleted));
                 if shape == Shape::Text && !is_deleted {
-                    batch.push(D::T::default());
+                    batch.extend(absent.clone());
                 }
             }
             row += 1;

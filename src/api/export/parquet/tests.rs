@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
-use super::super::format::{ExportFormat, FormatKind};
+use super::super::format::FormatKind;
 use super::super::made_up::{MadeUpForm, finish};
 
 fn reader(file: Vec<u8>) -> SerializedFileReader<Bytes> {
@@ -12,7 +12,7 @@ fn reader(file: Vec<u8>) -> SerializedFileReader<Bytes> {
 
 /// Each row as text.
 fn rows(file: Vec<u8>) -> Vec<String> {
-    reader(file).into_iter().map(|row| row.unwrap().to_string()).collect()
+    reader(file).get_row_iter(None).unwrap().map(|row| row.unwrap().to_string()).collect()
 }
 
 fn metadata(reader: &impl FileReader) -> Vec<(String, String)> {
