@@ -30,6 +30,8 @@ use crate::gate::Admitted;
 use crate::reply::{Part, PartsError, Reply};
 use crate::store::{ChangeCursor, ExportError, ExportRequest};
 
+use long::TooLong;
+
 pub use format::{ExportFormat, FormatKind, FormatStart, PartWriter};
 pub use parts::{BeginError, ExportParts, ExportQuery};
 
@@ -139,6 +141,7 @@ pub(super) async fn export(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
         .map_err(|error| match error {
             BeginError::Export(error) => refusal(call, error),
             BeginError::NoForm => Refusal::FormNotFound,
+            BeginError::Unreadable(error) if error.is::<TooLong>() => Faults::single("format", error),
             BeginError::Unreadable(error) => Refusal::ExportFailed(error),
         })?
         .holding(lease, permit);

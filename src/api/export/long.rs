@@ -15,8 +15,8 @@ const MAX_BYTES: usize = 24 * 1024 * 1024;
 
 /// The submission is longer than the format can take.
 #[derive(Debug, thiserror::Error)]
-#[error("submission {0} is too long for this format of an export; NDJSON takes it")]
-struct TooLong(i64);
+#[error("Submission sub_{0} is too long for this format of an export; NDJSON takes it")]
+pub(super) struct TooLong(i64);
 
 /// A submission that is being read.
 #[derive(Default)]

@@ -61,14 +61,14 @@ pub(in crate::store::derived) fn changed_since(
     only_form: Option<i64>,
     after: i64,
 ) -> Sql {
-    let of_log = |within: Sql| {
+    let of_log = |further: Sql| {
         sql!(
             "SELECT c.submission_id AS id FROM submission_changes c
-             WHERE c.seq > {position} AND (NOT c.deleted OR c.seq > {began}) AND c.submission_id > {after}{+within}",
+             WHERE c.seq > {position} AND (NOT c.deleted OR c.seq > {began}) AND c.submission_id > {after}{+further}",
             position = cursor.position,
             began = cursor.began,
             after,
-            within,
+            further,
         )
     };
     let FormReach::Forms(forms) = followed else { return of_log(Sql::default()) };
