@@ -48,7 +48,7 @@ pub use requests::RequestJson;
 pub use submissions::{Envelope, EnvelopeBody, ShownSubmissions};
 pub use subscriptions::new_secret;
 pub use subscriptions::shown::{
-    delivery_json, parse_replay_start, parse_submission_id, parse_subscription_id, subscription_json,
+    delivery_json, parse_form_id, parse_replay_start, parse_submission_id, parse_subscription_id, subscription_json,
 };
 pub use subscriptions::test::{EnvelopeOrigin, NoteRead, Untested, attempt_record, send_test};
 pub use time::{parse_range_end, parse_range_start};

@@ -15,6 +15,7 @@ mod ndjson;
 mod parquet;
 mod parts;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::try_unfold;
 use http::StatusCode;
@@ -27,8 +28,9 @@ use super::id::IdKind;
 use super::{Call, filter, query};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
-use crate::reply::{Part, PartsError, Reply};
+use crate::reply::{PartsError, Reply};
 use crate::store::{ChangeCursor, ExportError, ExportRequest};
+use crate::tenant::Tenant;
 
 use long::TooLong;
 
@@ -123,21 +125,21 @@ pub(super) async fn export(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
         reply
             .with_header(CURSOR, cursor)
             .with_header(COST, cost.into())
-            .with_header(CONTENT_DISPOSITION, disposition(admitted, kind, form))
+            .with_header(CONTENT_DISPOSITION, disposition(admitted.tenant(), kind, form))
     };
-    let reply = |part: Part| Reply::of_type(StatusCode::OK, kind.content(), part.bytes).with_read(part.read);
     let Some(lease) = lease else {
         let cursor = cursor_text(&count.cursor, form.as_slice(), store.reach());
         // Without content, and without a length, which is not known.
         let nothing = futures_util::stream::empty();
-        return Ok(with_headers(reply(Part::default()).with_parts(nothing.boxed()), &cursor));
+        let reply = Reply::of_type(StatusCode::OK, kind.content(), Bytes::new()).with_parts(nothing.boxed());
+        return Ok(with_headers(reply, &cursor));
     };
     if cost > 1 {
         admitted.spend_more(call.quota, cost - 1, call.spent).await?;
     }
-    let permit = call.rows.reserve(parts::EXPORT_BYTES + kind.memory())?;
+    let permit = call.rows.reserve(memory_of(kind))?;
     let begun = ExportParts::begin(&store, query, zone).await;
-    let mut parts = begun
+    let parts = begun
         .map_err(|error| match error {
             BeginError::Export(error) => refusal(call, error),
             BeginError::NoForm => Refusal::FormNotFound,
@@ -145,12 +147,20 @@ pub(super) async fn export(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
             BeginError::Unreadable(error) => Refusal::ExportFailed(error),
         })?
         .holding(lease, permit);
-    let rows = parts.rows().unwrap_or(count.rows);
-    let (is_whole, cursor) = (parts.has_one_part(), parts.cursor().to_owned());
+    let (rows, cursor) = (parts.rows().unwrap_or(count.rows), parts.cursor().to_owned());
     let snapshot = HeaderValue::from_static(if parts.is_of_one_instant() { "one" } else { "range" });
+    let reply = reply_of(parts, kind).await?.with_rows(usize::try_from(rows).unwrap_or(usize::MAX));
+    Ok(with_headers(reply.with_header(SNAPSHOT, snapshot), &cursor))
+}
+
+/// The response with an export that has begun: what is read already, and then the rest while it is read.
+///
+/// # Errors
+/// [`Refusal::ExportFailed`].
+pub async fn reply_of(mut parts: ExportParts, kind: FormatKind) -> Result<Reply, Refusal> {
+    let is_whole = parts.has_one_part();
     let first = parts.next().await.map_err(Refusal::ExportFailed)?.unwrap_or_default();
-    let reply = reply(first).with_rows(usize::try_from(rows).unwrap_or(usize::MAX)).with_header(SNAPSHOT, snapshot);
-    let reply = with_headers(reply, &cursor);
+    let reply = Reply::of_type(StatusCode::OK, kind.content(), first.bytes).with_read(first.read);
     if is_whole {
         return Ok(reply);
     }
@@ -159,6 +169,12 @@ pub(super) async fn export(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
         Ok::<_, PartsError>(part.map(|part| (part, parts)))
     });
     Ok(reply.with_parts(rest.boxed()))
+}
+
+/// How much memory an export in this format takes.
+#[must_use]
+pub fn memory_of(kind: FormatKind) -> usize {
+    parts::EXPORT_BYTES + kind.memory()
 }
 
 /// How many requests of the budget an export spends: at most half of what may be spent, so that it is admitted sooner or later.
@@ -170,8 +186,8 @@ fn cost(admitted: &Admitted, rows: u64) -> u32 {
 }
 
 /// `attachment`, with a name that says of which account, form and day it is.
-fn disposition(admitted: &Admitted, kind: FormatKind, form: Option<i64>) -> HeaderValue {
-    let tenant = admitted.tenant();
+#[must_use]
+pub fn disposition(tenant: &Tenant, kind: FormatKind, form: Option<i64>) -> HeaderValue {
     let of = form.map_or_else(|| "submissions".to_owned(), |form| IdKind::Form.id(form).to_string());
     let date = Timestamp::now().to_zoned(tenant.timezone.clone()).date();
     let value = format!("attachment; filename=\"{}-{of}-{date}.{}\"", tenant.slug, kind.name());

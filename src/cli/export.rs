@@ -21,6 +21,7 @@ use super::import::progress_bar;
 use super::output::{print, print_stderr};
 use super::{OfTenant, TenantChoice, actor};
 use crate::api::export::{BeginError, ExportParts, ExportQuery, FormatKind};
+use crate::api::parse_form_id;
 use crate::reply::PartsError;
 use crate::store::{AuditEntry, ExportError, ExportRequest, Store, StoreError};
 
@@ -56,8 +57,7 @@ fn format() -> impl TypedValueParser<Value = FormatKind> {
 }
 
 fn form_id(text: &str) -> Result<i64, String> {
-    let number = text.strip_prefix("for_").unwrap_or(text).parse().ok();
-    number.filter(|number: &i64| *number > 0).ok_or_else(|| "write an id as for_1".to_owned())
+    parse_form_id(text).ok_or_else(|| "an id is for_<number> or a number".to_owned())
 }
 
 pub(super) async fn run(command: &ExportArgs) -> Result<()> {
