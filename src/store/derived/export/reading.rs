@@ -113,6 +113,8 @@ pub struct ExportReader {
     batch: usize,
     /// The submission that is read in parts.
     long: Option<SubmissionReader>,
+    /// Whether one was: parts are of several instants.
+    has_parts: bool,
 }
 
 /// Submissions that follow each other in an export.
@@ -177,6 +179,7 @@ impl ExportReader {
             is_all_found: false,
             batch: FIRST_BATCH,
             long: None,
+            has_parts: false,
         }
     }
 
@@ -189,7 +192,7 @@ impl ExportReader {
     /// Whether everything so far is of one instant.
     #[must_use]
     pub fn is_of_one_instant(&self) -> bool {
-        self.turns == 1
+        self.turns == 1 && !self.has_parts
     }
 
     /// Ends the turn, so that no connection is held while nothing is read.
@@ -239,7 +242,7 @@ impl ExportReader {
         let ids = batch.ids;
         self.batch = (ids.len() / 4).max(1);
         if let [id] = ids[..] {
-            self.long = Some(self.store.read_in_parts([id]));
+            (self.long, self.has_parts) = (Some(self.store.read_in_parts([id])), true);
         } else {
             ids.into_iter().rev().for_each(|id| self.ahead.push_front(id));
         }
@@ -255,6 +258,9 @@ impl ExportReader {
                 return Ok(Tried::Read(ExportRead::Part(part)));
             }
             self.long = None;
+        }
+        if self.ahead.is_empty() && self.is_all_found {
+            return Ok(Tried::End);
         }
         let mut turn = match self.turn.take() {
             Some(turn) if turn.began.elapsed() < LONGEST_TURN => turn,

@@ -129,9 +129,9 @@ async fn places_are_taken_together_in_a_long_window_too() {
     let redis = Redis::start();
     let scene = Scene::start(Engine::Sqlite, Some(&redis), 700, SUBMISSIONS).await;
     let client = scene.client(&scene.token);
-    let calls = (0..690).map(|_| client.get("/api/v1/me").send());
-    for answers in futures_util::future::join_all(calls).await.chunks(1) {
-        assert_eq!(answers[0].status, 200);
+    for _ in 0..23 {
+        let calls = (0..30).map(|_| client.get("/api/v1/me").send());
+        assert!(futures_util::future::join_all(calls).await.iter().all(|answer| answer.status == 200));
     }
     assert_eq!(left(&client).await, 9);
     assert_eq!(export(&client, "").await.cost, 3);

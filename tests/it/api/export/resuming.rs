@@ -116,7 +116,7 @@ on_both_databases! {
         assert_eq!(rows.len() + rest.rows.len(), usize::try_from(SUBMISSIONS - 1).unwrap());
         assert_eq!((rest.cursor, rest.snapshot.as_str()), (cursor, "range"));
         wait_for_count(node.operator_address(), "formgate_memory_reserved_bytes", 0).await;
-        assert_eq!(operator_count(node.operator_address(), "formgate_answers_cut_total{reason=\"client\"}").await, 1);
+        assert_eq!(operator_count(node.operator_address(), "formgate_answers_cut_total{by=\"client\"}").await, 1);
     }
 
     async fn an_export_since_a_cursor_is_resumed_too(engine: Engine) {
