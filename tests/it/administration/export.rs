@@ -59,7 +59,7 @@ on_both_databases! {
         }
         let second = scene.sign_in("acme", "admin").await;
         assert_eq!(second.get(&link).await.status, 404);
-        assert_eq!(scene.sign_in("acme", "viewer").await.get(&link).await.status, 403);
+        assert_eq!(scene.sign_in("acme", "viewer").await.get(&link).await.status, 404);
         assert_eq!(scene.sign_in("globex", "admin").await.get(&link).await.status, 404);
         assert_eq!(own.caller.get(&link).send().await.status, 401);
 

@@ -131,8 +131,7 @@ fn submission(id: i64, form: i64, parent: Option<i64>, answers: &[Value]) -> Str
     format!("{submission}\n")
 }
 
-/// Forms 1 to 5: many kinds with children, a thousand elements, no elements, no submissions, and one that is graduated without
-/// children.
+/// Forms 1 to 5: many kinds with children, a thousand elements, no elements, no submissions, and more than fits into a row group.
 fn forms() -> String {
     let form = |id: i64, graduated: bool, parent: Option<i64>, elements: &[Value]| {
         let form = json!({"type": "form", "id": id, "name": "F", "graduated": graduated, "parent_id": parent, "elements": elements});
@@ -145,6 +144,7 @@ fn forms() -> String {
     lines += &form(2, false, None, &wide);
     lines += &form(3, false, None, &[]);
     lines += &form(4, false, None, &[json!({"id": 401, "gid": gid(401), "name": "Day", "type": "date"})]);
+    lines += &form(5, false, None, &[json!({"id": 501, "gid": gid(501), "name": "Story", "type": "textarea"})]);
     let mut child = 5_000;
     for number in 0..60 {
         let id = 1_000 + i64::try_from(number).expect("it is small");
@@ -158,6 +158,10 @@ fn forms() -> String {
         let answer = |element: i64| json!({"element_id": 10_000 + element, "value": format!("{id} {element}")});
         lines += &submission(id, 2, None, &[answer(id % 1000), answer(999), answer(500)]);
     }
+    for id in 4_000..4_020 {
+        let story = format!("{id} and more\n").repeat(40_000);
+        lines += &submission(id, 5, None, &[json!({"element_id": 501, "value": story})]);
+    }
     lines + &submission(3_000, 3, None, &[])
 }
 
@@ -168,10 +172,12 @@ fn told(file: &str, form: i64, rows: usize, cursor: &str) -> Value {
     let elements: Vec<Value> = match form {
         1 => ELEMENTS.iter().chain(&CHILD).map(heading).collect(),
         2 => (0..1000).map(|n| json!({"gid": gid(10_000 + n), "type": "text", "heading": format!("E{n}")})).collect(),
+        5 => vec![json!({"gid": gid(501), "type": "textarea", "heading": "Story"})],
         4 => vec![json!({"gid": gid(401), "type": "date", "heading": "Day"})],
         _ => Vec::new(),
     };
-    json!({"file": file, "rows": rows, "elements": elements, "cursor": cursor, "since": false, "calc": false})
+    json!({"file": file, "rows": rows, "elements": elements, "cursor": cursor, "since": false, "calc": false,
+        "groups": if form == 5 { 2 } else { u8::from(rows > 0) }})
 }
 
 async fn fetch(client: &Client, parameters: &str) -> Answer {
@@ -213,7 +219,7 @@ on_both_databases! {
     async fn other_programs_read_in_tables_what_ndjson_has(engine: Engine) {
         let (account, folder) = (account(engine, &forms()), temporary("tables"));
         let mut told_forms = Vec::new();
-        for (form, rows) in [(1, 60), (2, 5), (3, 1), (4, 0)] {
+        for (form, rows) in [(1, 60), (2, 5), (3, 1), (4, 0), (5, 20)] {
             let file = form.to_string();
             let cursor = write_all(&account, folder.path(), &file, &format!("form=for_{form}")).await;
             let mut told = told(&file, form, rows, &cursor);

@@ -140,6 +140,7 @@ def compare_parquet(folder, form, names, table):
     metadata = file.metadata.metadata
     assert metadata[b"formgate.cursor"].decode() == form["cursor"], metadata
     assert metadata[b"formgate.rows"].decode() == str(len(table)), metadata
+    assert file.metadata.num_row_groups == form["groups"], file.metadata
     compressions = {
         file.metadata.row_group(group).column(column).compression
         for group in range(file.metadata.num_row_groups)
