@@ -56,7 +56,7 @@ fn each_kind_has_its_text_and_its_value_and_null_if_the_text_does_not_parse() {
         rows,
         [
             format!(
-                "{{id: \"sub_1\", {FACTS}, Text: \"=1+1\", Number: \"-1.5\", Number_value: -1.5, Date: \"2024-02-29\", \
+                "{{id: \"sub_1\", {FACTS}, Text: \"=1+1\", Number: \"-1.5\", Number_value: -1.5E0, Date: \"2024-02-29\", \
                  Date_value: 2024-02-29, Time: \"09:30 CEST\", Time_value: 09:30:00.000000, Choices: \"a\nb\n\", \
                  Choices_value: [\"a\", \"b\"], Files: \"https://x/a,https://x/b\", Files_value: [{{name: \"a,b.pdf\", \
                  url: \"https://x/a\", mime_type: \"a/b\", size: 7}}, {{name: null, url: \"https://x/b\", mime_type: null, \
