@@ -4,6 +4,7 @@
 //! match in [`Refusal::reply`] has no `_` arm, so a new refusal does not compile until it has a status and a message.
 
 mod faults;
+mod lost_changes;
 mod reason;
 
 use std::sync::Arc;
@@ -12,7 +13,6 @@ use std::time::Duration;
 use http::StatusCode;
 use http::header::{ACCEPT_ENCODING, ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde::Serialize;
-use serde::ser::{SerializeStruct, Serializer};
 
 use crate::endpoint::NoEndpoint;
 use crate::memory::MemorySpent;
@@ -21,6 +21,7 @@ use crate::reply::{PartsError, Reply};
 use crate::store::StoreError;
 
 pub use faults::{Faults, abbreviate};
+pub use lost_changes::LostChanges;
 pub use reason::RefusalReason;
 
 /// The reason why a request is not served.
@@ -188,31 +189,6 @@ pub enum BadToken {
     Malformed,
     /// It is none of the account's, is revoked, or has expired.
     Unknown,
-}
-
-/// Why a reader of the change feed has to begin again, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LostChanges {
-    /// `expired`, `reset` or `ahead`.
-    pub reason: &'static str,
-    /// The same as a sentence.
-    pub message: &'static str,
-    /// The URL of the first page.
-    pub restart: String,
-}
-
-impl Serialize for LostChanges {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Links<'l> {
-            restart: &'l str,
-        }
-        let mut json = serializer.serialize_struct("LostChanges", 3)?;
-        json.serialize_field("message", self.message)?;
-        json.serialize_field("reason", self.reason)?;
-        json.serialize_field("links", &Links { restart: &self.restart })?;
-        json.end()
-    }
 }
 
 impl From<StoreError> for Refusal {

@@ -1,11 +1,11 @@
 //! The columns of a table, and their names.
 //!
 //! Names are the same in both formats. No two are alike, not even in another case, since DuckDB, BigQuery and most
-//! databases ignore case: a name that clashes with another gets the id of its field, `Name (101)`. Names of columns that a
-//! format adds (`deleted`, `Name_value`) count too, whether or not this table has them, so a column is called the same in a
-//! whole export and in one of changes, in CSV and in Parquet.
+//! databases ignore case: a name that clashes with another gets the id of its field, `Name (101)`. `deleted` counts too, whether
+//! or not this table has it, so a column is called the same in a whole export and in one of changes. `Name_value`, which only
+//! Parquet has, gives way to a field of that name.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::store::ExportColumn;
 
@@ -68,19 +68,14 @@ impl ValueKind {
     }
 }
 
-/// A column with the text of answers.
+/// The columns of a field.
 #[derive(Clone, Debug)]
 pub(super) struct FieldColumn {
-    /// Unlike all others.
+    /// The name of the one with the text of answers. Unlike all others.
     pub(super) name: String,
+    /// The name of the one with what the text stands for, in Parquet. Unlike all others.
+    pub(super) typed_name: String,
     pub(super) kind: ValueKind,
-}
-
-impl FieldColumn {
-    /// The name of the column with the parsed answers.
-    pub(super) fn typed_name(&self) -> String {
-        format!("{}{TYPED}", self.name)
-    }
 }
 
 /// The columns of a table: facts, then fields, then whether the submission was deleted.
@@ -97,8 +92,15 @@ impl Columns {
     /// The columns of `facts`, in their order, and of fields, in theirs.
     pub(super) fn new(facts: &[Fact], fields: &[ExportColumn], has_deleted: bool) -> Self {
         let positions = fields.iter().map(|field| field.element).zip(0..).collect();
-        let columns = fields.iter().zip(distinct_names(fields));
-        let columns = columns.map(|(field, name)| FieldColumn { name, kind: ValueKind::of(&field.kind) });
+        let names = distinct_names(fields);
+        let taken: HashSet<String> = names.iter().map(|name| name.to_lowercase()).collect();
+        let columns = fields.iter().zip(names).map(|(field, name)| {
+            let mut typed_name = format!("{name}{TYPED}");
+            while taken.contains(&typed_name.to_lowercase()) {
+                typed_name += &format!(" ({})", field.element);
+            }
+            FieldColumn { name, typed_name, kind: ValueKind::of(&field.kind) }
+        });
         Self { facts: facts.to_vec(), fields: columns.collect(), has_deleted, positions }
     }
 
@@ -119,19 +121,12 @@ fn distinct_names(fields: &[ExportColumn]) -> Vec<String> {
         for name in reserved.into_iter().chain([DELETED]) {
             uses.insert(name.to_owned(), 1);
         }
-        let spellings = |field: &ExportColumn, name: &str| {
-            let typed =
-                (ValueKind::of(&field.kind) != ValueKind::Text).then(|| format!("{name}{TYPED}").to_lowercase());
-            [Some(name.to_lowercase()), typed].into_iter().flatten()
-        };
-        for (field, name) in fields.iter().zip(&names) {
-            for spelling in spellings(field, name) {
-                *uses.entry(spelling).or_default() += 1;
-            }
+        for name in &names {
+            *uses.entry(name.to_lowercase()).or_default() += 1;
         }
         let mut are_distinct = true;
-        for ((field, name), has_id) in fields.iter().zip(&names).zip(&mut has_id) {
-            if !*has_id && spellings(field, name).any(|spelling| uses[&spelling] > 1) {
+        for (name, has_id) in names.iter().zip(&mut has_id) {
+            if !*has_id && uses[&name.to_lowercase()] > 1 {
                 (*has_id, are_distinct) = (true, false);
             }
         }
@@ -182,8 +177,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_does_not_clash_with_a_typed_column() {
-        assert_eq!(names(&[(1, "Days", "number"), (2, "days_VALUE", "text")]), ["Days (1)", "days_VALUE (2)"]);
-        assert_eq!(names(&[(1, "Days", "text"), (2, "Days_value", "text")]), ["Days", "Days_value"]);
+    fn a_typed_column_gives_way_to_a_field_of_its_name() {
+        let fields =
+            [column(1, "Days", "number"), column(2, "days_VALUE", "text"), column(3, "Days_value (1)", "text")];
+        let columns = Columns::new(&[], &fields, false).fields;
+        let names: Vec<_> = columns.iter().map(|column| (&*column.name, &*column.typed_name)).collect();
+        assert_eq!(names[0], ("Days", "Days_value (1) (1)"));
+        assert_eq!((names[1].0, names[2].0), ("days_VALUE", "Days_value (1)"));
     }
 }

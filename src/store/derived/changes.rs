@@ -23,11 +23,11 @@ use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::settle::{Settled, Settler, place_noted, settle_all};
-use crate::store::engine::{Database, PooledConnection, retry};
+use crate::store::engine::{Database, retry};
 use crate::store::statement::{Sql, sql};
 use crate::store::submissions::Submissions;
 use crate::store::subscriptions::note_lost_deletions;
-use crate::store::{Actor, AuditEntry, FormReach, Store, StoreError, audit};
+use crate::store::{Actor, AuditEntry, Store, StoreError, audit};
 pub(super) use joining::{Joined, changed_since};
 pub(super) use reading::unnumbered_of;
 use reading::{LogState, read_page};
@@ -275,23 +275,6 @@ impl Store {
         };
         reader.end_transaction("COMMIT").await?;
         Ok((ChangesRead::Page(page), state.is_numbered))
-    }
-
-    /// Whether a reader of some forms, who follows `followed` now, followed other ones when it got a cursor.
-    async fn follows_others(
-        &self,
-        reader: &mut PooledConnection,
-        (cursor, state): (&ChangeCursor, &LogState),
-        forms: &[i64],
-        followed: &FormReach,
-    ) -> Result<bool, StoreError> {
-        let FormReach::Forms(read) = followed else { return Ok(false) };
-        if !state.has_placements {
-            return Ok(false);
-        }
-        let limits = [Some(forms).filter(|forms| !forms.is_empty()), self.reach().forms()];
-        let limits: Vec<&[i64]> = limits.into_iter().flatten().collect();
-        form_tree::has_changed(reader, &limits, read, cursor.seen.seq, cursor.position).await
     }
 
     /// Begins the log again: every cursor is lost.

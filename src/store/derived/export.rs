@@ -161,8 +161,9 @@ impl Store {
                    SELECT id FROM {+with_sub_forms} AS wanted
                    UNION
                    SELECT c.form_id FROM listed_submissions p JOIN submissions c ON c.parent_id = p.id
-                   WHERE p.form_id = {form})
-                 ORDER BY form_id, position, id",
+                   WHERE p.form_id = {form} AND c.parent_id IS NOT NULL)
+                 ORDER BY form_id, position, id
+                 {scans: all children, once for an export of a form that has some}",
                 form,
                 with_sub_forms = with_sub_forms(&[form]),
             );

@@ -111,19 +111,36 @@ fn filled(engine: Engine, submissions: std::ops::Range<i64>, text: &str) -> (Acc
 
 /// The lines of an import.
 fn many(submissions: std::ops::Range<i64>, text: &str) -> String {
-    let element = |id: i64| json!({"id": id, "gid": format!("g{id}"), "name": "Reason", "type": "text"});
+    of_size(submissions, text, 0)
+}
+
+/// The same with so many bytes more each, which no search looks at: they are the name of a file.
+fn bulky(submissions: std::ops::Range<i64>, bytes: usize) -> String {
+    of_size(submissions, "x", bytes)
+}
+
+fn of_size(submissions: std::ops::Range<i64>, text: &str, bytes: usize) -> String {
     let mut lines = String::new();
     for form in [1, 2] {
-        lines += &format!("{}\n", json!({"type": "form", "id": form, "name": "F", "elements": [element(form * 10)]}));
+        let elements = [("Reason", "text"), ("Receipt", "file")]
+            .iter()
+            .zip(form * 10..)
+            .map(|((name, kind), id)| json!({"id": id, "gid": format!("g{id}"), "name": name, "type": kind}));
+        let form = json!({"type": "form", "id": form, "name": "F", "elements": elements.collect::<Vec<_>>()});
+        lines += &format!("{form}\n");
     }
-    let last = submissions.end - 1;
+    let (last, name) = (submissions.end - 1, "some bytes ".repeat(bytes / 11));
     for id in submissions {
         let form = if id == last { 2 } else { 1 };
+        let mut answers = vec![json!({"element_id": form * 10, "value": format!("{id} {text}")})];
+        if bytes > 0 {
+            let files = json!([{"name": name, "url": "https://files.example/1"}]);
+            answers.push(json!({"element_id": form * 10 + 1, "value": "", "files": files}));
+        }
         lines += &format!(
             "{}\n",
             json!({"type": "submission", "id": id, "form_id": form, "status": if id % 3 == 0 { "approved" } else { "pending" },
-                "created_at": "2026-03-01T12:00:00Z", "updated_at": "2026-03-01T12:00:00Z",
-                "answers": [{"element_id": form * 10, "value": format!("{id} {text}")}]})
+                "created_at": "2026-03-01T12:00:00Z", "updated_at": "2026-03-01T12:00:00Z", "answers": answers})
         );
     }
     lines

@@ -30,15 +30,15 @@ pub(super) fn of(columns: &Columns) -> Result<Type> {
     }
     for field in &columns.fields {
         fields.push(text(&field.name, Repetition::OPTIONAL)?);
-        let name = field.typed_name();
-        let scalar = |physical, logical| primitive(&name, physical, logical, Repetition::OPTIONAL);
+        let name = &field.typed_name;
+        let scalar = |physical, logical| primitive(name, physical, logical, Repetition::OPTIONAL);
         fields.extend(match field.kind {
             ValueKind::Text => None,
             ValueKind::Number => Some(scalar(PhysicalType::DOUBLE, None)?),
             ValueKind::Date => Some(scalar(PhysicalType::INT32, Some(LogicalType::Date))?),
             ValueKind::Time => Some(scalar(PhysicalType::INT64, Some(LogicalType::time(false, TimeUnit::MICROS)))?),
-            ValueKind::Choices => Some(list(&name, text("element", Repetition::REQUIRED)?)?),
-            ValueKind::Files => Some(list(&name, file()?)?),
+            ValueKind::Choices => Some(list(name, text("element", Repetition::REQUIRED)?)?),
+            ValueKind::Files => Some(list(name, file()?)?),
         });
     }
     if columns.has_deleted {

@@ -4,7 +4,7 @@
 //! that new.
 
 use super::reading::LogState;
-use super::{ChangeCursor, ChangesFrom, LostCursor, lost, start};
+use super::{ChangeCursor, ChangesFrom, LostCursor, form_tree, lost, start};
 use crate::store::derived::search::with_sub_forms;
 use crate::store::engine::PooledConnection;
 use crate::store::statement::{Sql, sql};
@@ -50,6 +50,23 @@ impl Store {
             }
         }
         Ok(Joined::At { cursor: start(&ChangesFrom::Now, &state), followed, is_numbered: state.is_numbered })
+    }
+
+    /// Whether a reader of some forms, who follows `followed` now, followed other ones when it got a cursor.
+    pub(super) async fn follows_others(
+        &self,
+        reader: &mut PooledConnection,
+        (cursor, state): (&ChangeCursor, &LogState),
+        forms: &[i64],
+        followed: &FormReach,
+    ) -> Result<bool, StoreError> {
+        let FormReach::Forms(read) = followed else { return Ok(false) };
+        if !state.has_placements {
+            return Ok(false);
+        }
+        let limits = [Some(forms).filter(|forms| !forms.is_empty()), self.reach().forms()];
+        let limits: Vec<&[i64]> = limits.into_iter().flatten().collect();
+        form_tree::has_changed(reader, &limits, read, cursor.seen.seq, cursor.position).await
     }
 }
 

@@ -6,7 +6,7 @@ use super::{PATH, export, export_matching, filled};
 use crate::api::account::account;
 use crate::api::changes::follower::{Follower, all_submissions};
 use crate::api::world::World;
-use crate::support::fixture::{Engine, on_all_databases, on_both_databases};
+use crate::support::fixture::{on_all_databases, on_both_databases};
 
 on_all_databases! {
     async fn what_changes_after_an_export_is_in_the_feed_from_its_cursor(engine: Engine) {

@@ -13,7 +13,8 @@ on_both_databases! {
         let fields: Vec<Value> =
             (0..2_000).map(|at| json!({"id": 1_000 + at, "gid": format!("w{at}"), "name": "N", "type": "text"})).collect();
         records += &format!("{}\n", json!({"type": "form", "id": 3, "name": "Wide", "elements": fields}));
-        records += &format!("{}\n", json!({"type": "form", "id": 4, "name": "Order", "graduated": true, "elements": []}));
+        records += &format!("{}\n", json!({"type": "form", "id": 4, "name": "Order", "graduated": true,
+        "elements": [{"id": 40, "gid": "p", "name": "N", "type": "text"}]}));
         let at = "2026-03-01T12:00:00Z";
         let mut add = |id: i64, form: i64, parent: Option<i64>, element: i64, value: String| {
             records += &format!(
@@ -28,7 +29,7 @@ on_both_databases! {
         for id in 200..215 {
             add(id, 3, None, 1_000 + id, "only".to_owned());
         }
-        add(300, 4, None, 10, "parent".to_owned());
+        add(300, 4, None, 40, "parent".to_owned());
         for id in 301..600 {
             add(id, 1, Some(300), 10, "c".repeat(5_000));
         }

@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use http_body_util::BodyExt;
 
-use super::{get, many};
+use super::{bulky, get};
 use crate::support::fixture::{Site, on_both_databases};
 use crate::support::process::Node;
 
-/// Some hundred megabytes of JSON, in a debug build within seconds.
-const SUBMISSIONS: i64 = 60_000;
+/// A hundred megabytes of JSON and more, in a debug build within seconds.
+const SUBMISSIONS: i64 = 30_000;
 
 /// How much more memory a node may take for an export, in kilobytes.
 const MOST: u64 = 64 * 1024;
@@ -25,7 +25,7 @@ fn peak(node: &Node) -> u64 {
 on_both_databases! {
     async fn an_export_of_many_submissions_takes_a_bounded_memory(engine: Engine) {
         let site = Site::new().tenant("acme", engine).requests_per_minute(1000).write();
-        site.import("acme", &many(1..SUBMISSIONS + 1, &"some words ".repeat(150)));
+        site.import("acme", &bulky(1..SUBMISSIONS + 1, 4_000));
         let token = site.token("acme", "tests");
         let node = site.start();
         let client = node.client().to(&site.host("acme")).with(&token);

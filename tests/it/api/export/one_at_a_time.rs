@@ -2,20 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use super::resuming::{begin, export_soon, text};
-use super::{get, many};
+use super::resuming::{BYTES, SUBMISSIONS, begin, export_soon};
+use super::{bulky, get};
 use crate::support::client::wait_for_count;
 use crate::support::fixture::{Engine, Site, on_both_databases};
 use crate::support::redis::Redis;
-
-const SUBMISSIONS: i64 = 4_000;
 
 on_both_databases! {
     async fn a_second_export_of_an_account_is_refused_by_every_node_until_the_first_one_ends(engine: Engine) {
         let mut redis = Redis::start();
         let site = Site::new().tenant("acme", engine).requests_per_minute(1000).redis(&redis);
         let site = site.gateway("redis_timeout_ms", 5_000).write();
-        site.import("acme", &many(1..SUBMISSIONS, &text()));
+        site.import("acme", &bulky(1..SUBMISSIONS, BYTES));
         let token = site.token("acme", "tests");
         let mut nodes = [site.start(), site.start()];
         for node in &mut nodes {
@@ -64,7 +62,7 @@ async fn a_node_sends_a_few_exports_at_once_and_refuses_others_with_503() {
         site = site.tenant(name, Engine::Sqlite);
     }
     let site = site.requests_per_minute(1000).write();
-    let lines = many(1..SUBMISSIONS, &text());
+    let lines = bulky(1..SUBMISSIONS, BYTES);
     for name in names {
         site.import(name, &lines);
     }

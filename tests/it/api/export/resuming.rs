@@ -5,22 +5,19 @@ use std::time::{Duration, Instant};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use super::{Exported, PATH, export, get, id_of, lines, many};
+use super::{Exported, PATH, bulky, export, get, id_of, lines};
 use crate::api::changes::follower::{Follower, all_submissions};
 use crate::support::client::{Client, operator_count, wait_for_count};
 use crate::support::fixture::{Engine, Site, on_both_databases};
 use crate::support::process::Node;
 use crate::support::redis::Redis;
 
-/// How many submissions, of some kilobytes each, are more than a node and the sockets hold.
-const SUBMISSIONS: i64 = 4_000;
+/// How many submissions of how many bytes are more than a node and the sockets hold.
+pub(super) const SUBMISSIONS: i64 = 4_000;
+pub(super) const BYTES: usize = 5_000;
 
 /// Until something is noticed, on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
-
-pub(super) fn text() -> String {
-    "some words ".repeat(400)
-}
 
 /// Begins an export and reads some bytes of it. Returns the lines, the cursor, and what is left unread.
 pub(super) async fn begin(
@@ -73,7 +70,7 @@ on_both_databases! {
         let redis = Redis::start();
         let site = Site::new().tenant("acme", engine).requests_per_minute(1000).redis(&redis);
         let site = site.gateway("redis_timeout_ms", 20_000).write();
-        site.import("acme", &many(1..SUBMISSIONS, &text()));
+        site.import("acme", &bulky(1..SUBMISSIONS, BYTES));
         let token = site.token("acme", "tests");
         let mut nodes = [site.start(), site.start()];
         for node in &mut nodes {
@@ -102,7 +99,7 @@ on_both_databases! {
 
     async fn a_client_that_is_gone_holds_nothing(engine: Engine) {
         let site = Site::new().tenant("acme", engine).requests_per_minute(1000).write();
-        site.import("acme", &many(1..SUBMISSIONS, &text()));
+        site.import("acme", &bulky(1..SUBMISSIONS, BYTES));
         let token = site.token("acme", "tests");
         let mut node = site.start();
         let client = node.client().to(&site.host("acme")).with(&token);

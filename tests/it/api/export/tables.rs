@@ -72,7 +72,7 @@ const ELEMENTS: [(i64, &str, &str, &str); 12] = [
     (107, "At, \"sharp\"", "time", "At, \"sharp\""),
     (108, "Choices", "checkbox", "Choices"),
     (109, "Files", "file", "Files"),
-    (110, "Choices_value", "signature", "Choices_value (110)"),
+    (110, "Choices_value", "signature", "Choices_value"),
     (111, "deleted", "user", "deleted (111)"),
     (112, "New\nline", "select", "New\nline"),
 ];
@@ -167,13 +167,18 @@ fn forms() -> String {
 
 /// What `compare.py` is told about a form.
 fn told(file: &str, form: i64, rows: usize, cursor: &str) -> Value {
-    let heading =
-        |(id, _, kind, heading): &(i64, &str, &str, &str)| json!({"gid": gid(*id), "type": kind, "heading": heading});
+    let heading = |(id, _, kind, heading): &(i64, &str, &str, &str)| {
+        // One of its name is a field of its own.
+        let typed = if *id == 108 { "Choices_value (108)".to_owned() } else { format!("{heading}_value") };
+        json!({"gid": gid(*id), "type": kind, "heading": heading, "typed": typed})
+    };
     let elements: Vec<Value> = match form {
         1 => ELEMENTS.iter().chain(&CHILD).map(heading).collect(),
-        2 => (0..1000).map(|n| json!({"gid": gid(10_000 + n), "type": "text", "heading": format!("E{n}")})).collect(),
-        5 => vec![json!({"gid": gid(501), "type": "textarea", "heading": "Story"})],
-        4 => vec![json!({"gid": gid(401), "type": "date", "heading": "Day"})],
+        2 => (0..1000)
+            .map(|n| json!({"gid": gid(10_000 + n), "type": "text", "heading": format!("E{n}"), "typed": ""}))
+            .collect(),
+        5 => vec![json!({"gid": gid(501), "type": "textarea", "heading": "Story", "typed": ""})],
+        4 => vec![json!({"gid": gid(401), "type": "date", "heading": "Day", "typed": "Day_value"})],
         _ => Vec::new(),
     };
     json!({"file": file, "rows": rows, "elements": elements, "cursor": cursor, "since": false, "calc": false,

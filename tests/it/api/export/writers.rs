@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
-use super::{Exported, get, many};
+use super::{Exported, bulky, get};
 use crate::api::account::{Account, account};
 use crate::api::changes::follower::{Follower, all_submissions};
 use crate::api::submission::writers::{Writer, beginning};
 use crate::support::client::{Client, Unanswered};
 use crate::support::database::Database;
-use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::fixture::on_both_databases;
 
 /// How many exports there are, unless `FORMGATE_EXPORTS` says otherwise.
-const EXPORTS: usize = 12;
+const EXPORTS: usize = 9;
 
 /// A writer commits as often as this.
 const TICK: Duration = Duration::from_millis(20);
@@ -185,7 +185,7 @@ on_both_databases! {
     }
 
     async fn exports_of_several_turns_join_the_feed_beside_a_writer(engine: Engine) {
-        let account = account(engine, &many(1..MANY, &"some words ".repeat(300)));
+        let account = account(engine, &bulky(1..MANY, 3_000));
         let seed = rand::random();
         let ranges = assert_joins(&account, Source::Many(StdRng::seed_from_u64(seed)), seed).await;
         assert!(ranges > 0, "all exports were of one instant");

@@ -47,20 +47,20 @@ def table_of(form, rows):
     """The names, types and rows of the columns of a form."""
     names = {}
     for element in form["elements"]:
-        names[element["gid"]] = (element["heading"], element["type"])
+        names[element["gid"]] = (element["heading"], element["type"], element["typed"])
     table = []
     for row in rows:
         if row.get("deleted"):
             table.append({"id": row["id"], "deleted": True})
             continue
         cells = {fact: row[fact] for fact in FACTS}
-        for gid, (name, kind) in names.items():
+        for gid, (name, kind, typed) in names.items():
             entries = [entry for entry in row["allElements"] if entry["gid"] == gid]
             text = "\n".join(entry["value"] for entry in entries)
             text = text if len(entries) < 2 or text.strip("\n") else ""
             cells[name] = text
             if kind in TYPED:
-                cells[f"{name}_value"] = parse(kind, entries, text)
+                cells[typed] = parse(kind, entries, text)
         table.append(cells)
     return names, table
 
@@ -76,8 +76,8 @@ def read_csv(path):
 
 
 def compare_csv(folder, form, names, table):
-    kinds = [None] * 4 + [kind for _, kind in names.values()]
-    heading = FACTS + [name for name, _ in names.values()]
+    kinds = [None] * 4 + [kind for _, kind, _ in names.values()]
+    heading = FACTS + [name for name, _, _ in names.values()]
     deleted = form["since"]
     raw = [heading + ["deleted"] * deleted]
     for row in table:
@@ -121,8 +121,8 @@ def instant(text):
 def compare_parquet(folder, form, names, table):
     path = folder / f"{form['file']}.parquet"
     columns = list(FACTS)
-    for name, kind in names.values():
-        columns += [name, f"{name}_value"] if kind in TYPED else [name]
+    for name, kind, typed in names.values():
+        columns += [name, typed] if kind in TYPED else [name]
     columns += ["deleted"] * form["since"]
     expected = []
     for row in table:
