@@ -30,6 +30,7 @@ mod domain_words;
 mod domains;
 pub mod endpoints;
 mod enter;
+mod export;
 mod forms;
 mod frame;
 mod group;

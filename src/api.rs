@@ -48,7 +48,7 @@ pub use requests::RequestJson;
 pub use submissions::{Envelope, EnvelopeBody, ShownSubmissions};
 pub use subscriptions::new_secret;
 pub use subscriptions::shown::{
-    delivery_json, parse_replay_start, parse_submission_id, parse_subscription_id, subscription_json,
+    delivery_json, parse_form_id, parse_replay_start, parse_submission_id, parse_subscription_id, subscription_json,
 };
 pub use subscriptions::test::{EnvelopeOrigin, NoteRead, Untested, attempt_record, send_test};
 pub use time::{parse_range_end, parse_range_start};
@@ -150,7 +150,7 @@ const ALL: &[Scope] = &[Scope::All];
 const WEBHOOKS_AND_SUBMISSIONS: &[Scope] = &[Scope::WebhooksManage, Scope::SubmissionsRead];
 
 /// The parameters of an export.
-const EXPORT: &[&str] = &["format", "form", "since", "after", "as_of", "excel", "raw"];
+const EXPORT: &[&str] = &["format", "form", "since", "after", "as_of", "excel", "raw", "fields"];
 
 /// Every endpoint; paths are relative to `/api/v1`. Query parameters that an endpoint does not know are ignored, and listed
 /// in a response header.

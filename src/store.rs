@@ -22,6 +22,7 @@
 //! 4. Tests in `tests/it`, on both databases. `databases::statements` prepares the statements by itself, and names those that
 //!    read a growing table whole: such a one gets an index, or says why with `{scans: …}`.
 
+mod admin_exports;
 mod admin_links;
 mod admin_overview;
 mod admin_sessions;
@@ -55,6 +56,7 @@ use std::time::Duration;
 use tokio::sync::{RwLock, Semaphore};
 use tokio::time::timeout;
 
+pub use admin_exports::AdminExport;
 pub use admin_links::{AdminLink, AdminRole};
 pub use admin_overview::{TokenCounts, TokenFilter};
 pub use admin_sessions::{AdminSession, EndedSessions, NewAdminSession};

@@ -249,7 +249,7 @@ fn forms_in(details: &Value) -> Vec<i64> {
 
 /// Whether a detail is an instant, by its name: a token may be called like one.
 fn is_instant(key: &str) -> bool {
-    key == "since" || key.ends_with("_at") || key.ends_with("_until")
+    ["since", "until"].contains(&key) || key.ends_with("_at") || key.ends_with("_until")
 }
 
 /// The rows that match the filter as newline-delimited JSON, the newest first. They are read while the client reads.

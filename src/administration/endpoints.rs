@@ -1,8 +1,8 @@
 //! Every endpoint of the administration area.
 //!
-//! Owns the paths, and what each of them needs. No GET changes anything, so a link can never do harm. The one that
-//! stores something is `/callback`: a one-time link for the person that the OpenID provider has just signed in, which
-//! does nothing until that person presses its button.
+//! Owns the paths, and what each of them needs. No GET changes anything, so a link can never do harm. Two store something:
+//! `/callback` a one-time link for the person that the OpenID provider has just signed in, which does nothing until that person
+//! presses its button; and `/export/{key}` that the link which the session asked for was used.
 
 use futures_util::future::BoxFuture;
 use http::Method;
@@ -10,7 +10,7 @@ use http::Method;
 use super::area::Area;
 use super::visit::{Change, Member, Visit};
 use super::{
-    api_address, audit, domain, domains, enter, group, groups, oidc, overview, requests, sessions, style, token,
+    api_address, audit, domain, domains, enter, export, group, groups, oidc, overview, requests, sessions, style, token,
     token_limits, tokens, webhooks,
 };
 use crate::endpoint::{Endpoint, Endpoints, endpoint};
@@ -78,7 +78,7 @@ const STYLE: Page =
 /// Every endpoint; paths are relative to that of the area.
 pub static ENDPOINTS: Endpoints<Page> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Page>; 33] = [
+static TABLE: [Endpoint<Page>; 36] = [
     endpoint!(GET "/admin" "", shown!(overview::show)),
     endpoint!(GET "/admin" "/openapi.json", shown!(api_address::show)),
     endpoint!(GET "/admin" "/tokens", shown!(tokens::show)),
@@ -102,6 +102,9 @@ static TABLE: [Endpoint<Page>; 33] = [
     endpoint!(POST "/admin" "/domains/{host}", change!(Admin, domain::change)),
     endpoint!(GET "/admin" "/requests", shown!(requests::list)),
     endpoint!(GET "/admin" "/requests/{key}", shown!(requests::show)),
+    endpoint!(GET "/admin" "/export", shown!(export::show)),
+    endpoint!(POST "/admin" "/export", change!(Admin, export::choose)),
+    endpoint!(GET "/admin" "/export/{key}", shown!(export::download)),
     endpoint!(GET "/admin" "/audit", shown!(audit::show)),
     endpoint!(GET "/admin" "/audit/export", shown!(audit::export)),
     endpoint!(GET "/admin" "/sessions", shown!(sessions::show)),

@@ -4,11 +4,18 @@
 //! Owns the parameters, the headers and the order of checks: parameters, one export at a time, how many rows it has and what
 //! that costs, the first rows. [`parts`] reads them, and a [`format`] writes them.
 
+mod cells;
+mod columns;
+mod csv;
 mod format;
 mod long;
+#[cfg(test)]
+mod made_up;
 mod ndjson;
+mod parquet;
 mod parts;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::try_unfold;
 use http::StatusCode;
@@ -21,13 +28,16 @@ use super::id::IdKind;
 use super::{Call, filter, query};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
-use crate::reply::{Part, PartsError, Reply};
+use crate::reply::{PartsError, Reply};
 use crate::store::{ChangeCursor, ExportError, ExportRequest};
+use crate::tenant::Tenant;
 
 use long::TooLong;
 
 pub use format::{ExportFormat, FormatKind, FormatStart, PartWriter};
 pub use parts::{BeginError, ExportParts, ExportQuery};
+
+pub use super::submissions::Selection;
 
 const PATH: &str = "/api/v1/submission/export";
 
@@ -43,7 +53,7 @@ const SNAPSHOT: HeaderName = HeaderName::from_static("formgate-snapshot");
 /// How many requests of the budget it spends.
 const COST: HeaderName = HeaderName::from_static("formgate-cost");
 
-/// The parameters. A selection of keys and elements (`fields=`) would be one more, and narrow the columns of the format.
+/// The parameters.
 fn parse(call: &Call<'_>, admitted: &Admitted) -> Result<ExportQuery, Refusal> {
     let mut faults = Faults::default();
     let format = query::value(call, "format", &mut faults);
@@ -75,11 +85,12 @@ fn parse(call: &Call<'_>, admitted: &Admitted) -> Result<ExportQuery, Refusal> {
         faults.add("as_of", "The as_of must be the cursor of the export that after resumes.");
     }
     let (excel, raw) = (query::flag(call, "excel", &mut faults), query::flag(call, "raw", &mut faults));
+    let selection = Selection::parse(call, &mut faults);
     let body = Body::of(call, &filter::PARAMETERS)?;
     let filter = filter::parse(&body, &admitted.tenant().timezone, &mut faults)?;
     let request =
         ExportRequest { form, is_form_alone: kind.has_columns(), filter, since, after: after.unwrap_or(0), as_of };
-    faults.into_result(ExportQuery { kind, request, excel, raw })
+    faults.into_result(ExportQuery { kind, request, excel, raw, selection })
 }
 
 fn cursor(
@@ -105,6 +116,7 @@ fn cursor(
 pub(super) async fn export(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let query = parse(call, admitted)?;
     let (store, zone) = (call.store(admitted).await?, &admitted.tenant().timezone);
+    query.selection.check(&store).await?;
     if let Some(form) = query.request.form.filter(|_| query.kind.has_columns()) {
         store.find_form(form).await?.ok_or(Refusal::FormNotFound)?;
     }
@@ -117,34 +129,43 @@ pub(super) async fn export(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
         reply
             .with_header(CURSOR, cursor)
             .with_header(COST, cost.into())
-            .with_header(CONTENT_DISPOSITION, disposition(admitted, kind, form))
+            .with_header(CONTENT_DISPOSITION, disposition(admitted.tenant(), kind, form))
     };
-    let reply = |part: Part| Reply::of_type(StatusCode::OK, kind.content(), part.bytes).with_read(part.read);
     let Some(lease) = lease else {
         let cursor = cursor_text(&count.cursor, form.as_slice(), store.reach());
         // Without content, and without a length, which is not known.
         let nothing = futures_util::stream::empty();
-        return Ok(with_headers(reply(Part::default()).with_parts(nothing.boxed()), &cursor));
+        let reply = Reply::of_type(StatusCode::OK, kind.content(), Bytes::new()).with_parts(nothing.boxed());
+        return Ok(with_headers(reply, &cursor));
     };
     if cost > 1 {
         admitted.spend_more(call.quota, cost - 1, call.spent).await?;
     }
-    let permit = call.rows.reserve(parts::EXPORT_BYTES + kind.memory())?;
+    let permit = call.rows.reserve(memory_of(kind))?;
     let begun = ExportParts::begin(&store, query, zone).await;
-    let mut parts = begun
+    let parts = begun
         .map_err(|error| match error {
             BeginError::Export(error) => refusal(call, error),
             BeginError::NoForm => Refusal::FormNotFound,
+            BeginError::NoColumns => Faults::single("fields", "The fields must name a column of the form."),
             BeginError::Unreadable(error) if error.is::<TooLong>() => Faults::single("format", error),
             BeginError::Unreadable(error) => Refusal::ExportFailed(error),
         })?
         .holding(lease, permit);
-    let rows = parts.rows().unwrap_or(count.rows);
-    let (is_whole, cursor) = (parts.has_one_part(), parts.cursor().to_owned());
+    let (rows, cursor) = (parts.rows().unwrap_or(count.rows), parts.cursor().to_owned());
     let snapshot = HeaderValue::from_static(if parts.is_of_one_instant() { "one" } else { "range" });
+    let reply = reply_of(parts, kind).await?.with_rows(usize::try_from(rows).unwrap_or(usize::MAX));
+    Ok(with_headers(reply.with_header(SNAPSHOT, snapshot), &cursor))
+}
+
+/// The response with an export that has begun: what is read already, and then the rest while it is read.
+///
+/// # Errors
+/// [`Refusal::ExportFailed`].
+pub async fn reply_of(mut parts: ExportParts, kind: FormatKind) -> Result<Reply, Refusal> {
+    let is_whole = parts.has_one_part();
     let first = parts.next().await.map_err(Refusal::ExportFailed)?.unwrap_or_default();
-    let reply = reply(first).with_rows(usize::try_from(rows).unwrap_or(usize::MAX)).with_header(SNAPSHOT, snapshot);
-    let reply = with_headers(reply, &cursor);
+    let reply = Reply::of_type(StatusCode::OK, kind.content(), first.bytes).with_read(first.read);
     if is_whole {
         return Ok(reply);
     }
@@ -153,6 +174,12 @@ pub(super) async fn export(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
         Ok::<_, PartsError>(part.map(|part| (part, parts)))
     });
     Ok(reply.with_parts(rest.boxed()))
+}
+
+/// How much memory an export in this format takes.
+#[must_use]
+pub fn memory_of(kind: FormatKind) -> usize {
+    parts::EXPORT_BYTES + kind.memory()
 }
 
 /// How many requests of the budget an export spends: at most half of what may be spent, so that it is admitted sooner or later.
@@ -164,8 +191,8 @@ fn cost(admitted: &Admitted, rows: u64) -> u32 {
 }
 
 /// `attachment`, with a name that says of which account, form and day it is.
-fn disposition(admitted: &Admitted, kind: FormatKind, form: Option<i64>) -> HeaderValue {
-    let tenant = admitted.tenant();
+#[must_use]
+pub fn disposition(tenant: &Tenant, kind: FormatKind, form: Option<i64>) -> HeaderValue {
     let of = form.map_or_else(|| "submissions".to_owned(), |form| IdKind::Form.id(form).to_string());
     let date = Timestamp::now().to_zoned(tenant.timezone.clone()).date();
     let value = format!("attachment; filename=\"{}-{of}-{date}.{}\"", tenant.slug, kind.name());

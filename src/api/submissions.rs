@@ -32,14 +32,14 @@ pub(super) use changes_end::ChangesEnd;
 use cursor::CursorScope;
 pub use envelope::{Envelope, EnvelopeBody, ShownSubmissions};
 use pages::{SearchEnd, SearchStart};
-pub(super) use selection::Selection;
+pub use selection::Selection;
 use streamed::Closing;
 
 /// The type of fields whose answers are times of day.
 pub(super) const TIME: &str = "time";
 
 /// The details of a file. Details missing in the database are null.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 pub(super) struct FileJson {
     pub(super) name: Value,
     pub(super) url: Value,

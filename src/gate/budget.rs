@@ -12,7 +12,8 @@ use tokio::sync::Semaphore;
 use super::{Admitted, Gate};
 use crate::error::Refusal;
 use crate::quota::{
-    Budget, BudgetOf, ExportLease, Interface, LimitedAccount, LimitedToken, NoExport, NotAdmitted, Quota, ReportUsage,
+    Account, Budget, BudgetOf, ExportLease, Interface, LimitedAccount, LimitedToken, NoExport, NotAdmitted, Quota,
+    ReportUsage,
 };
 use crate::rare;
 use crate::store::StoreError;
@@ -60,11 +61,15 @@ impl Admitted {
     /// [`Refusal::ExportRunning`], [`Refusal::TooManyExports`].
     pub async fn begin_export(&self, quota: &Quota) -> Result<ExportLease, Refusal> {
         let account = self.tenant.shared_account().ok_or(Refusal::QuotaUnavailable)?;
-        quota.begin_export(&account).await.map_err(|none| match none {
-            NoExport::AccountHasOne => Refusal::ExportRunning,
-            NoExport::NodeIsBusy => Refusal::TooManyExports,
-        })
+        begin_export(quota, &account).await
     }
+}
+
+async fn begin_export(quota: &Quota, account: &Account) -> Result<ExportLease, Refusal> {
+    quota.begin_export(account).await.map_err(|none| match none {
+        NoExport::AccountHasOne => Refusal::ExportRunning,
+        NoExport::NodeIsBusy => Refusal::TooManyExports,
+    })
 }
 
 impl Gate {
@@ -134,6 +139,19 @@ impl Gate {
                 Budget { of: BudgetOf::Account, limit, remaining: limit }
             }
         }
+    }
+
+    /// Begins an export of an account that spends nothing of its budget.
+    ///
+    /// # Errors
+    /// [`Refusal::ExportRunning`], [`Refusal::TooManyExports`], [`Refusal::DatabaseUnavailable`].
+    pub async fn begin_export(&self, tenant: &Tenant) -> Result<ExportLease, Refusal> {
+        if tenant.shared_account().is_none() {
+            let learned = self.learn_account(tenant, Interface::Api).await;
+            learned.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))?;
+        }
+        let account = tenant.shared_account().ok_or(Refusal::QuotaUnavailable)?;
+        begin_export(&self.quota, &account).await
     }
 
     async fn learn_account<'t>(

@@ -3,6 +3,7 @@
 mod audit;
 mod browser;
 mod domains;
+mod export;
 mod groups;
 mod held;
 mod languages;

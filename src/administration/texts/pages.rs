@@ -52,6 +52,7 @@ page! {
         RequestsTexts: requests;
         RequestTexts: request;
         RefusalsTexts: refusals;
+        ExportTexts: export;
         AuditTexts: audit;
         SessionsTexts: sessions;
         ActionsTexts: actions;
@@ -98,7 +99,7 @@ page! {
 page! {
     /// What surrounds each page.
     FrameTexts {
-        Text: skip, pages, overview, tokens, webhooks, groups, requests, domains, audit, sessions, viewer,
+        Text: skip, pages, overview, tokens, webhooks, groups, requests, domains, export, audit, sessions, viewer,
             sign_out, error, actions;
     }
 }
@@ -330,6 +331,14 @@ page! {
 }
 
 page! {
+    /// Exports.
+    ExportTexts {
+        Text: lead, form, every_form, format, csv, parquet, ndjson, since, until, excel, button, download, once, only_viewer,
+            bad_format, no_form, bad_form, bad_period, gone;
+    }
+}
+
+page! {
     /// The audit log.
     AuditTexts {
         Text: lead, filter, who, action, any, since, until, export, bad_day, none, empty, caption, when,
@@ -353,6 +362,6 @@ page! {
             stale_form, only_viewer, form_type, form_content, mistyped, method, too_large,
             too_many_pages, too_many_attempts, unavailable, too_slow, fault, unreadable,
             provider_failed, sign_in_lost, sign_in_expired, sign_in_denied, sign_in_refused,
-            no_role;
+            no_role, export_running;
     }
 }

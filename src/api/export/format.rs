@@ -6,7 +6,10 @@
 use bytes::Bytes;
 use jiff::tz::TimeZone;
 
+use super::csv::CsvFormat;
 use super::ndjson::NdjsonFormat;
+use super::parquet::{self, ParquetFormat};
+use crate::api::submissions::Selection;
 use crate::reply::{ContentType, PartsError};
 use crate::store::{ExportColumn, Field, Submission, SubmissionPart};
 
@@ -15,6 +18,10 @@ use crate::store::{ExportColumn, Field, Submission, SubmissionPart};
 pub enum FormatKind {
     /// A submission a line, as a search shows it.
     Ndjson,
+    /// A submission a row, with a column for each element.
+    Csv,
+    /// The same, with values of their types.
+    Parquet,
 }
 
 /// What a format knows before the first submission.
@@ -30,6 +37,8 @@ pub struct FormatStart {
     pub excel: bool,
     /// `raw=1`
     pub raw: bool,
+    /// Which keys and answers are shown.
+    pub selection: Selection,
     /// The account's, for times of day.
     pub zone: TimeZone,
 }
@@ -58,10 +67,10 @@ pub trait ExportFormat: Send {
     /// Any error cuts the export off.
     fn end(&mut self, rows: u64) -> Result<(), PartsError>;
 
-    /// How many bytes [`Self::take`] would return.
+    /// About how many bytes [`Self::take`] would return; none only if it would return none.
     fn complete_bytes(&self) -> usize;
 
-    /// Takes the bytes that are complete since the last call; none if there are none.
+    /// Takes bytes that are complete; none if there are none. Behind the end, each call returns a part of what is left.
     fn take(&mut self) -> Bytes;
 
     /// Takes a submission that is too long to be read whole. Otherwise it is assembled, up to a limit.
@@ -94,13 +103,15 @@ pub trait PartWriter {
 
 impl FormatKind {
     /// Every format.
-    pub const ALL: [Self; 1] = [Self::Ndjson];
+    pub const ALL: [Self; 3] = [Self::Ndjson, Self::Csv, Self::Parquet];
 
     /// Its name in `format=`, which files end with.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Ndjson => "ndjson",
+            Self::Csv => "csv",
+            Self::Parquet => "parquet",
         }
     }
 
@@ -115,6 +126,8 @@ impl FormatKind {
     pub fn content(self) -> ContentType {
         match self {
             Self::Ndjson => ContentType::Ndjson,
+            Self::Csv => ContentType::Csv,
+            Self::Parquet => ContentType::Parquet,
         }
     }
 
@@ -123,6 +136,7 @@ impl FormatKind {
     pub fn has_columns(self) -> bool {
         match self {
             Self::Ndjson => false,
+            Self::Csv | Self::Parquet => true,
         }
     }
 
@@ -130,7 +144,8 @@ impl FormatKind {
     #[must_use]
     pub fn memory(self) -> usize {
         match self {
-            Self::Ndjson => 0,
+            Self::Ndjson | Self::Csv => 0,
+            Self::Parquet => parquet::MEMORY,
         }
     }
 
@@ -141,6 +156,8 @@ impl FormatKind {
     pub fn begin(self, start: FormatStart) -> Result<Box<dyn ExportFormat>, PartsError> {
         match self {
             Self::Ndjson => Ok(Box::new(NdjsonFormat::new(start))),
+            Self::Csv => Ok(Box::new(CsvFormat::new(start))),
+            Self::Parquet => Ok(Box::new(ParquetFormat::new(start)?)),
         }
     }
 }

@@ -9,7 +9,9 @@ use jiff::tz::TimeZone;
 
 use super::format::{ExportFormat, FormatKind, FormatStart};
 use super::long::LongSubmission;
+use super::columns::Columns;
 use crate::api::changes::cursor_text;
+use crate::api::submissions::Selection;
 use crate::memory::MemoryPermit;
 use crate::reply::{Part, PartsError, ReadSubmission};
 use crate::store::{
@@ -43,6 +45,8 @@ pub struct ExportQuery {
     pub excel: bool,
     /// `raw=1`
     pub raw: bool,
+    /// `fields=`
+    pub selection: Selection,
 }
 
 /// Why an export can't begin.
@@ -54,6 +58,9 @@ pub enum BeginError {
     /// There is no such form.
     #[error("no such form")]
     NoForm,
+    /// None of the fields is a column of the form.
+    #[error("no column is selected")]
+    NoColumns,
     /// The format or the database fails at once.
     #[error("the export could not begin")]
     Unreadable(#[source] PartsError),
@@ -90,15 +97,19 @@ impl ExportParts {
     /// # Errors
     /// [`BeginError`].
     pub async fn begin(store: &Store, query: ExportQuery, zone: &TimeZone) -> Result<Self, BeginError> {
-        let ExportQuery { kind, request, excel, raw } = query;
+        let ExportQuery { kind, request, excel, raw, selection } = query;
         let columns = match request.form.filter(|_| kind.has_columns()) {
             Some(form) => store.list_export_columns(form).await?.ok_or(BeginError::NoForm)?,
             None => Vec::new(),
         };
         let (form, is_since) = (request.form, request.since.is_some());
+        if kind.has_columns() && Columns::new(&selection, &columns, false).are_none() {
+            return Err(BeginError::NoColumns);
+        }
+        let store = store.clone().showing(selection.elements());
         let reader = store.export(request).await?;
         let cursor = cursor_text(reader.cursor(), form.as_slice(), store.reach());
-        let start = FormatStart { columns, cursor: cursor.clone(), is_since, excel, raw, zone: zone.clone() };
+        let start = FormatStart { columns, cursor: cursor.clone(), is_since, excel, raw, selection, zone: zone.clone() };
         let mut parts = Self {
             reader,
             format: Some(kind.begin(start).map_err(BeginError::Unreadable)?),
@@ -150,7 +161,8 @@ impl ExportParts {
     /// Whether the next part is the last one.
     #[must_use]
     pub fn has_one_part(&self) -> bool {
-        self.is_read && self.ready.len() <= 1
+        let has_more = self.format.as_ref().is_some_and(|format| format.complete_bytes() > 0);
+        self.is_read && self.ready.len() <= 1 && !has_more
     }
 
     /// The next part. None behind the last one.
@@ -160,6 +172,9 @@ impl ExportParts {
     pub async fn next(&mut self) -> Result<Option<Part>, PartsError> {
         if self.ready.is_empty() && !self.is_read {
             self.read_ahead().await?;
+        }
+        if self.ready.is_empty() && self.format().complete_bytes() > 0 {
+            self.take_part();
         }
         let part = self.ready.pop_front();
         self.ready_bytes -= part.as_ref().map_or(0, |part| part.bytes.len());

@@ -21,7 +21,7 @@ const MAX_FIELDS: usize = 1_000;
 
 /// What is shown of each submission.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::api) struct Selection {
+pub struct Selection {
     /// Which of the keys are.
     keys: [bool; KEYS.len()],
     /// Whose answers are, if `allElements` is.
@@ -32,7 +32,7 @@ pub(in crate::api) struct Selection {
 
 impl Selection {
     /// Everything.
-    pub(in crate::api) const ALL: Self =
+    pub const ALL: Self =
         Self { keys: [true; KEYS.len()], elements: ShownElements::All, named: Vec::new() };
 
     /// Everything but what was entered.
@@ -67,6 +67,17 @@ impl Selection {
         selection
     }
 
+    /// Whether a key is shown.
+    pub(in crate::api) fn shows(&self, key: &str) -> bool {
+        KEYS.iter().zip(self.keys).any(|(known, is_shown)| is_shown && *known == key)
+    }
+
+    /// Whether the answer of an element is shown.
+    pub(in crate::api) fn shows_element(&self, element: i64) -> bool {
+        let [.., has_elements] = self.keys;
+        has_elements && self.elements.contain(element)
+    }
+
     /// Whose answers are shown, for [`Store::showing`].
     pub(in crate::api) fn elements(&self) -> &ShownElements {
         &self.elements
@@ -89,7 +100,7 @@ impl Selection {
     }
 
     /// Writes a submission up to what was entered: up to the first element, if it shows any.
-    pub(super) fn write_head(
+    pub(in crate::api) fn write_head(
         &self,
         json: &mut Json,
         id: i64,
@@ -122,7 +133,7 @@ impl Selection {
     }
 
     /// What closes a submission.
-    pub(super) fn end(&self) -> &'static str {
+    pub(in crate::api) fn end(&self) -> &'static str {
         let [.., has_elements] = self.keys;
         if has_elements { "]}" } else { "}" }
     }

@@ -373,12 +373,14 @@ CREATE TABLE admin_sessions (
   last_seen_at timestamptz NOT NULL,
   expires_at timestamptz NOT NULL,
   network text NOT NULL,
-  user_agent text NOT NULL
+  user_agent text NOT NULL,
+  export text
 );
 COMMENT ON TABLE admin_sessions IS 'Administrators who are signed in. Signing out deletes the row.';
 COMMENT ON COLUMN admin_sessions.digest IS 'SHA-256 of the cookie.';
 COMMENT ON COLUMN admin_sessions.issuer IS 'The OpenID provider that identified the administrator, by subject. Null: signed in by a link.';
 COMMENT ON COLUMN admin_sessions.expires_at IS 'When the session ends, however recently it was used.';
+COMMENT ON COLUMN admin_sessions.export IS 'What the administrator chose to export and the key of the link to it, as JSON. Null: nothing, or the link was used.';
 
 -- 8. The audit log
 

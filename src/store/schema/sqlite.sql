@@ -295,7 +295,8 @@ CREATE TABLE admin_sessions (
   last_seen_at INTEGER NOT NULL,
   expires_at INTEGER NOT NULL, -- when the session ends, however recently it was used
   network TEXT NOT NULL,
-  user_agent TEXT NOT NULL
+  user_agent TEXT NOT NULL,
+  export TEXT -- what the administrator chose to export and the key of the link to it, as JSON; NULL: nothing, or the link was used
 ) STRICT;
 
 -- 8. The audit log

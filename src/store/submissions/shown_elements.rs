@@ -26,6 +26,15 @@ impl ShownElements {
         Self::Only(elements.into_iter().collect::<BTreeSet<_>>().into_iter().collect())
     }
 
+    /// Whether the answers of an element are.
+    #[must_use]
+    pub fn contain(&self, element: i64) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(elements) => elements.binary_search(&element).is_ok(),
+        }
+    }
+
     /// Whether no answer is read.
     #[must_use]
     pub fn are_none(&self) -> bool {

@@ -104,8 +104,15 @@ impl Answer {
         };
         must(
             is_page
-                || ["text/css; charset=utf-8", "image/svg+xml", "application/x-ndjson", "application/json"]
-                    .contains(&kind),
+                || [
+                    "text/css; charset=utf-8",
+                    "image/svg+xml",
+                    "application/x-ndjson",
+                    "text/csv; charset=utf-8; header=present",
+                    "application/vnd.apache.parquet",
+                    "application/json",
+                ]
+                .contains(&kind),
             "a known type",
         )
         .or_else(|| must(self.header("x-request-id").is_some_and(|id| !id.is_empty()), "an answer has X-Request-Id"))

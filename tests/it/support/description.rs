@@ -210,7 +210,7 @@ impl Description {
         if *method == Method::HEAD || answer.status == 304 || answer.header("content-encoding").is_some() {
             return None;
         }
-        let kind = answer.header("content-type").unwrap_or_default();
+        let kind = answer.header("content-type").unwrap_or_default().split(';').next().unwrap_or_default();
         if kind != "application/json" && kind != "application/scim+json" {
             let media = format!("{pointer}/content/{}", escape(kind));
             return self.closed.pointer(&media).is_none().then(|| format!("a body of {kind} is not described"));
