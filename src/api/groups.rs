@@ -171,7 +171,9 @@ async fn reply(group: Group, end: End) -> Result<Reply, Refusal> {
     json.raw("{\"data\":{\"id\":").id(IdKind::Group.id(*id)).raw(",\"name\":").text(name);
     json.raw(",\"external_id\":").value(external_id).raw(",\"managed\":").value(managed);
     json.raw(",\"managed_by\":").value(&managed_by(&summary));
-    json.raw(",\"held\":").value(&held).raw(",\"diverged\":").value(&diverged);
+    if summary.is_of_scim || held > 0 {
+        json.raw(",\"held\":").value(&held).raw(",\"diverged\":").value(&diverged);
+    }
     json.raw(",\"members_count\":").value(count).raw(",\"members\":[");
     let mut list = MemberList { json, written: 0, rest, end };
     list.write(&members);

@@ -119,7 +119,8 @@ impl Scene {
             (&shown["data"]["held"], &shown["data"]["diverged"]),
             (&paged["data"]["held"], &paged["data"]["diverged"])
         );
-        (shown["data"]["held"].as_u64().unwrap(), shown["data"]["diverged"].as_bool().unwrap())
+        // Groups that do not belong to SCIM have neither, unless something is held.
+        (shown["data"]["held"].as_u64().unwrap_or(0), shown["data"]["diverged"].as_bool().unwrap_or(false))
     }
 
     /// Applies or drops what is held of a group.

@@ -181,10 +181,10 @@ pub(super) async fn admit_leaving(
     kind: HeldKind,
     provisioner: &Provisioner,
 ) -> Result<Option<Share>, sqlx::Error> {
-    // The comparison lets SQLite look the built-in group up.
     let of_user = sql!(
-        "SELECT id FROM groups WHERE built_in AND built_in = TRUE
-         UNION ALL SELECT group_id FROM group_members WHERE user_id = {user}",
+        "SELECT id FROM groups WHERE built_in
+         UNION ALL SELECT group_id FROM group_members WHERE user_id = {user}
+         {scans: the index of the built-in group has one row}",
         user,
     );
     let mut shares = read_shares(transaction, of_user).await?;

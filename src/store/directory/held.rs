@@ -202,8 +202,9 @@ pub(in crate::store) async fn release(transaction: &mut Transaction, id: i64) ->
         "INSERT INTO directory_held (group_id, user_id, kind, at, actor, token_id)
          SELECT g.id, x.user_id, x.kind, x.at, x.actor, x.token_id
          FROM directory_held x CROSS JOIN groups g
-         WHERE x.group_id = {id} AND x.kind <> 'removed' AND g.built_in AND g.built_in = TRUE AND g.id <> {id}
-         ON CONFLICT (group_id, user_id) DO NOTHING",
+         WHERE x.group_id = {id} AND x.kind <> 'removed' AND g.built_in AND g.id <> {id}
+         ON CONFLICT (group_id, user_id) DO NOTHING
+         {scans: the index of the built-in group has one row}",
         id,
     );
     transaction.execute(sql).await?;

@@ -95,8 +95,10 @@ async fn keep_of_account(
     attached: &[i64],
     detached: &[i64],
 ) -> Result<(), sqlx::Error> {
-    let built_in =
-        transaction.fetch_all(sql!("SELECT id, name FROM groups WHERE built_in AND built_in = TRUE")).await?.pop();
+    let built_in = transaction
+        .fetch_all(sql!("SELECT id, name FROM groups WHERE built_in {scans: its index has one row}"))
+        .await?
+        .pop();
     let Some(row) = built_in else { return Ok(()) };
     let name: String = row.get(1)?;
     let group = ChangedGroup { id: row.get(0)?, name: &name, is_new: false, is_renamed: false };

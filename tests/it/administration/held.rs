@@ -73,7 +73,7 @@ on_both_databases! {
         assert_eq!(list.matches("data-sync=").count(), 2, "one run");
         assert!(list.contains(&format!("data-directory=\"{token}\"")), "{list}");
         assert!(list.contains(&format!("<a href=\"/admin/groups/{}\">Sales</a>", between(&list, "data-sync=\"", "\""))), "{list}");
-        wait_for_page(&own, "/admin/groups", "PATCH /scim/v2/Groups/{id}").await;
+        wait_for_page(&own, "/admin/groups", "/scim/v2/Groups/{id}").await;
         let of_group = page(&own, &format!("/admin/groups?group={number}")).await;
         assert!(of_group.contains("data-held=\"15\"") && of_group.contains("u29@acme.example") && of_group.contains("Entra"), "{of_group}");
         let read_only = page(&viewer, &format!("/admin/groups?group={number}")).await;
