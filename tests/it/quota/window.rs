@@ -458,7 +458,7 @@ fn further_places_are_taken_together_in_both_windows_or_one_is_given_back() {
             for window in [&mut held, &mut own] {
                 window.retain(|(at, _)| now - at <= span);
             }
-            let is_limited = random.random_bool(0.5);
+            let (is_limited, places) = (random.random_bool(0.5), random.random_range(1..=own_limit / 2).max(1));
             let token = if is_limited { 7 } else { 8 };
             let mut ask = |operation: &str, places: u16| {
                 let mut call = script.prepare_invoke();
@@ -490,7 +490,6 @@ fn further_places_are_taken_together_in_both_windows_or_one_is_given_back() {
             }
             held.push((now, token));
             own.extend(is_limited.then_some((now, token)));
-            let places = random.random_range(1..=own_limit / 2).max(1);
             let waits = [wait_of(&held, limit, places), if is_limited { wait_of(&own, own_limit, places) } else { 0 }];
             let answered = ask("m", u16::try_from(places).expect("few"));
             let case = format!("{places} of {limit} and {own_limit} in {span}, limited: {is_limited}: {answered:?}");
