@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use jiff::tz::TimeZone;
 
 use super::format::{ExportFormat, FormatKind, FormatStart};
-use super::long::LongSubmission;
+use super::long::{LongSubmission, TooLong};
 use crate::api::changes::cursor_text;
 use crate::memory::MemoryPermit;
 use crate::reply::{Part, PartsError, ReadSubmission};
@@ -57,6 +57,14 @@ pub enum BeginError {
     /// The format or the database fails at once.
     #[error("the export could not begin")]
     Unreadable(#[source] PartsError),
+}
+
+impl BeginError {
+    /// Whether a submission is longer than the format can take.
+    #[must_use]
+    pub fn is_too_long(&self) -> bool {
+        matches!(self, Self::Unreadable(error) if error.is::<TooLong>())
+    }
 }
 
 impl From<StoreError> for BeginError {
