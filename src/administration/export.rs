@@ -168,7 +168,14 @@ pub(super) async fn download(member: &Member<'_>, key: &str) -> Result<Reply, Re
     let query = ExportQuery { kind, request, excel, raw: false, selection };
     let lease = visit.gate.begin_export(visit.tenant).await?;
     let permit = visit.rows.reserve(export::memory_of(kind))?;
-    let parts = ExportParts::begin(&member.store, query, &visit.tenant.timezone).await.map_err(refusal)?;
+    let parts = match ExportParts::begin(&member.store, query, &visit.tenant.timezone).await {
+        Ok(parts) => parts,
+        Err(error) if error.is_too_long() => {
+            let fault = Some(&*member.area.texts.export.too_long);
+            return shown(member, TypedExport { fault, ..TypedExport::default() }, None).await;
+        }
+        Err(error) => return Err(refusal(error)),
+    };
     // Only now: an export that can't begin uses up nothing.
     if !member.store.redeem_admin_export(session, &chosen, &member.session.actor(visit.network()), member.now).await? {
         return gone();

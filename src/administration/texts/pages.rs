@@ -334,7 +334,7 @@ page! {
     /// Exports.
     ExportTexts {
         Text: lead, form, every_form, format, csv, parquet, ndjson, since, until, excel, button, download, once, only_viewer,
-            bad_format, no_form, bad_form, bad_period, gone;
+            bad_format, no_form, bad_form, bad_period, too_long, gone;
     }
 }
 

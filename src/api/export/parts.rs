@@ -8,8 +8,12 @@ use std::collections::VecDeque;
 use jiff::tz::TimeZone;
 
 use super::format::{ExportFormat, FormatKind, FormatStart};
+<<<<<<< HEAD
 use super::long::LongSubmission;
 use super::columns::Columns;
+=======
+use super::long::{LongSubmission, TooLong};
+>>>>>>> formats
 use crate::api::changes::cursor_text;
 use crate::api::submissions::Selection;
 use crate::memory::MemoryPermit;
@@ -64,6 +68,14 @@ pub enum BeginError {
     /// The format or the database fails at once.
     #[error("the export could not begin")]
     Unreadable(#[source] PartsError),
+}
+
+impl BeginError {
+    /// Whether a submission is longer than the format can take.
+    #[must_use]
+    pub fn is_too_long(&self) -> bool {
+        matches!(self, Self::Unreadable(error) if error.is::<TooLong>())
+    }
 }
 
 impl From<StoreError> for BeginError {

@@ -98,7 +98,7 @@ on_both_databases! {
         for path in [&before, &new] {
             let failed = site.run(&export(&["--format", "csv", "--form", "1", "--output", path]), b"");
             assert_eq!((failed.code, failed.stdout.as_str()), (1, ""), "{}", failed.stderr);
-            assert!(failed.stderr.contains("submission 300 is too long"), "{}", failed.stderr);
+            assert!(failed.stderr.contains("sub_300 is too long for this format"), "{}", failed.stderr);
         }
         assert_eq!((names(&folder), fs::read_to_string(&before).unwrap()), (vec!["before.csv".to_owned()], "before".to_owned()));
         let whole = site.run(&export(&["--format", "ndjson", "-o", &new]), b"");

@@ -302,7 +302,7 @@ impl ExportReader {
             None => ids.clone(),
             Some(sql) => ids_of(&mut turn.reader, sql).await?,
         };
-        let submissions = read_submissions(&mut turn.reader, matching, self.store.reach()).await?;
+        let submissions = read_submissions(&mut turn.reader, matching, &self.store.caller).await?;
         if let Some(bytes) = submissions.bytes().checked_div(ids.len()).filter(|bytes| *bytes > 0) {
             // Not many more at once, since the next ones may be longer.
             self.batch = (BATCH_BYTES / bytes).clamp(1, MAX_BATCH).min(2 * ids.len().max(FIRST_BATCH));

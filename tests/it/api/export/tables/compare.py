@@ -163,15 +163,15 @@ def in_calc(folder, path, import_options):
     """The cells that LibreOffice Calc has when it has imported a file."""
     text = "Text - txt - csv (StarCalc):44,34,76,1"
     command = ["soffice", f"-env:UserInstallation=file://{folder}/profile", "--headless", f"--infilter={text}{import_options}"]
-    command += ["--convert-to", f"{text},,0,false,true", "--outdir", str(folder / "calc"), str(path)]
+    command += ["--convert-to", f"csv:{text},,0,false,true", "--outdir", str(folder / "calc"), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, (done.stdout, done.stderr)
     return read_csv(folder / "calc" / path.name)
 
 
 def line_ends(rows):
-    """Rows with the line ends that Calc has in cells, and as wide as each other."""
-    return [[re.sub("\r\n?", "\n", cell) for cell in row] for row in rows]
+    """Rows with the line ends that Calc has in cells. It takes both characters for one end, in either order."""
+    return [[re.sub("\r\n?|\n\r", "\n", cell) for cell in row] for row in rows]
 
 
 def compare_calc(folder, form, safe):
