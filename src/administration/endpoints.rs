@@ -10,8 +10,8 @@ use http::Method;
 use super::area::Area;
 use super::visit::{Change, Member, Visit};
 use super::{
-    api_address, audit, domain, domains, enter, export, group, groups, oidc, overview, requests, sessions, style, token,
-    token_limits, tokens, webhooks,
+    api_address, audit, domain, domains, enter, export, group, groups, oidc, overview, requests, sessions, style,
+    token, token_limits, tokens, webhooks,
 };
 use crate::endpoint::{Endpoint, Endpoints, endpoint};
 use crate::error::Refusal;

@@ -7,13 +7,9 @@ use std::collections::VecDeque;
 
 use jiff::tz::TimeZone;
 
-use super::format::{ExportFormat, FormatKind, FormatStart};
-<<<<<<< HEAD
-use super::long::LongSubmission;
 use super::columns::Columns;
-=======
+use super::format::{ExportFormat, FormatKind, FormatStart};
 use super::long::{LongSubmission, TooLong};
->>>>>>> formats
 use crate::api::changes::cursor_text;
 use crate::api::submissions::Selection;
 use crate::memory::MemoryPermit;
@@ -121,7 +117,8 @@ impl ExportParts {
         let store = store.clone().showing(selection.elements());
         let reader = store.export(request).await?;
         let cursor = cursor_text(reader.cursor(), form.as_slice(), store.reach());
-        let start = FormatStart { columns, cursor: cursor.clone(), is_since, excel, raw, selection, zone: zone.clone() };
+        let start =
+            FormatStart { columns, cursor: cursor.clone(), is_since, excel, raw, selection, zone: zone.clone() };
         let mut parts = Self {
             reader,
             format: Some(kind.begin(start).map_err(BeginError::Unreadable)?),

@@ -32,8 +32,7 @@ pub struct Selection {
 
 impl Selection {
     /// Everything.
-    pub const ALL: Self =
-        Self { keys: [true; KEYS.len()], elements: ShownElements::All, named: Vec::new() };
+    pub const ALL: Self = Self { keys: [true; KEYS.len()], elements: ShownElements::All, named: Vec::new() };
 
     /// Everything but what was entered.
     pub(super) const WITHOUT_ANSWERS: Self =
