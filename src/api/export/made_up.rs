@@ -3,6 +3,7 @@
 use jiff::tz::TimeZone;
 
 use super::format::{ExportFormat, FormatKind, FormatStart};
+use crate::api::submissions::Selection;
 use crate::store::{Answer, ExportColumn, Field, Submission};
 
 /// A field of form 1.
