@@ -33,8 +33,11 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
     Ok(request.reply(&resources, total))
 }
 
-/// What a comparison means for users and for groups; `None` if neither have the attribute.
-fn resolve(test: Test) -> Result<Option<(Filter<UserTest>, Filter<GroupTest>)>, Fault> {
+/// What a comparison means for users and for groups.
+type OfBoth = (Filter<UserTest>, Filter<GroupTest>);
+
+/// `None` if neither have the attribute.
+fn resolve(test: Test) -> Result<Option<OfBoth>, Fault> {
     Ok(match (users::resolve(test.clone())?, groups::resolve(test)?) {
         (None, None) => None,
         (users, groups) => Some((users.unwrap_or_else(Filter::none), groups.unwrap_or_else(Filter::none))),

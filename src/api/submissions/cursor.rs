@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::api::changes::digest_of;
-use crate::store::filter::SubmissionFilter;
+use crate::store::filter::{Keyword, SubmissionFilter};
 use crate::store::{FormReach, Position};
 
 /// With which filters and which reach a cursor was made: 64 bits of SHA-256 of each.
@@ -89,7 +89,7 @@ fn canonical(filter: &SubmissionFilter) -> Value {
     let mut filters = BTreeMap::from([
         ("forms", ids(forms)),
         ("statuses", json!(statuses.iter().map(|status| status.as_str()).collect::<BTreeSet<_>>())),
-        ("search", json!(search.as_ref().map(|keyword| keyword.as_str()))),
+        ("search", json!(search.as_ref().map(Keyword::as_str))),
         ("submitters", ids(submitters)),
         ("pending", ids(pending)),
         ("participants", ids(participants)),

@@ -451,7 +451,7 @@ fn further_places_are_taken_together_in_both_windows_or_one_is_given_back() {
         let own_limit = random.random_range(limit / 2..=limit).max(2);
         let (key, own_key) = (format!("window {round}"), format!("window {round}:token:7"));
         // What each window holds: instants and tokens.
-        let (mut held, mut own): (Vec<(u64, u32)>, Vec<(u64, u32)>) = (Vec::new(), Vec::new());
+        let [mut held, mut own]: [Vec<(u64, u32)>; 2] = [Vec::new(), Vec::new()];
         let mut now = 1_700_000_000_000 + round;
         for _ in 0..200.max(limit) {
             now += random.random_range(0..=4 * span / limit);

@@ -11,6 +11,7 @@ mod cluster;
 mod spellings;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -280,7 +281,9 @@ on_both_databases! {
             model.compare(&cluster, &at).await;
         }
         compare_common(&cluster, &models, common, &at).await;
-        println!("{total} sequences, {} requests, {} of them again, {kills} nodes killed", cluster.requests(), cluster.repeated());
+        let (requests, repeated) = (cluster.requests(), cluster.repeated());
+        let done = format!("{total} sequences, {requests} requests, {repeated} of them again, {kills} nodes killed\n");
+        std::io::stderr().write_all(done.as_bytes()).expect("it can be written");
     }
 }
 

@@ -142,8 +142,8 @@ impl Leaf {
             LeafValues::Text(texts, values) => {
                 let texts = Bytes::from(texts);
                 let text = |(start, end): (u32, u32)| ByteArray::from(texts.slice(start as usize..end as usize));
-                let empty = Some(ByteArray::from(Bytes::new()));
-                write::<ByteArrayType, _>(column, shape, &values, deleted, empty, text)
+                let empty = ByteArray::from(Bytes::new());
+                write::<ByteArrayType, _>(column, shape, &values, deleted, Some(&empty), text)
             }
             LeafValues::Boolean(values) => write::<BoolType, _>(column, shape, &values, deleted, None, |value| value),
             LeafValues::Int32(values) => write::<Int32Type, _>(column, shape, &values, deleted, None, |value| value),
@@ -164,14 +164,16 @@ fn write<D: DataType, T: Copy>(
     shape: Shape,
     values: &[(u32, Option<T>)],
     deleted: &[bool],
-    absent: Option<D::T>,
+    absent: Option<&D::T>,
     of: impl Fn(T) -> D::T,
 ) -> Result<()> {
     let column = column.typed::<D>();
     let (mut batch, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
     let (mut row, mut values) = (0_u32, values.iter().peekable());
     for rows in deleted.chunks(BATCH) {
-        (batch.clear(), definitions.clear(), repetitions.clear());
+        batch.clear();
+        definitions.clear();
+        repetitions.clear();
         for is_deleted in rows {
             let before = definitions.len();
             while let Some((_, value)) = values.next_if(|(of, _)| *of == row) {
@@ -183,7 +185,7 @@ fn write<D: DataType, T: Copy>(
                 repetitions.push(0);
                 definitions.push(shape.absent(*is_deleted));
                 if shape == Shape::Text && !is_deleted {
-                    batch.extend(absent.clone());
+                    batch.extend(absent.cloned());
                 }
             }
             row += 1;

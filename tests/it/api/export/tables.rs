@@ -88,7 +88,7 @@ fn text_of(kind: &str, number: usize) -> String {
         "date" => of(&DATES),
         "time" => of(&TIMES),
         "checkbox" | "select" => of(&CHOICES),
-        "textarea" if number % 9 == 0 => "0123456789abcdef".repeat(2047) + "long",
+        "textarea" if number.is_multiple_of(9) => "0123456789abcdef".repeat(2047) + "long",
         _ => of(&TEXTS),
     }
 }
@@ -116,7 +116,7 @@ fn answers(of: &[(i64, &str, &str, &str)], number: usize) -> Vec<Value> {
             _ => json!([]),
         };
         // Some are not answered.
-        if (number + at) % 7 > 0 || *kind == "file" {
+        if !(number + at).is_multiple_of(7) || *kind == "file" {
             let value = if *kind == "file" { String::new() } else { text_of(kind, number + at) };
             answers.push(json!({"element_id": id, "value": value, "files": files}));
         }
