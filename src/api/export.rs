@@ -2,7 +2,7 @@
 //! cursor with which the feed goes on.
 //!
 //! Owns the parameters, the headers and the order of checks: parameters, one export at a time, how many rows it has and what
-//! that costs, the first rows. [`parts`] reads them, and a [`format`] writes them.
+//! that costs, the first rows. `parts` reads them, and a `format` writes them.
 
 mod cells;
 mod columns;
