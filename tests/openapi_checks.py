@@ -17,8 +17,10 @@ UNKNOWN_FIELDS = {
     for at in range(1000)
 }
 
-# Which format needs a form, and that a cursor has a checksum and a form.
+# Which format needs a form and a column of it, and that a cursor has a checksum and a form.
 EXPORT = {
+    "The fields must name a column of the form.",
+    *UNKNOWN_FIELDS,
     "The form is required in this format.",
     "The since must be a cursor that an answer had.",
     "The as_of must be a cursor that an answer had.",

@@ -103,7 +103,9 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_all_form_names(&self, most: i64) -> Result<Vec<(i64, String)>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let rows = reader.fetch_all(sql!("SELECT id, name FROM forms ORDER BY id LIMIT {most}", most)).await?;
+        let rows = reader
+            .fetch_all(sql!("SELECT id, name FROM forms ORDER BY id LIMIT {most} {scans: it ends after so many}", most))
+            .await?;
         rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
     }
 

@@ -7,6 +7,7 @@ mod memory;
 mod one_at_a_time;
 mod recipe;
 mod resuming;
+mod selected;
 mod tables;
 mod writers;
 

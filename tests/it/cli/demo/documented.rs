@@ -101,7 +101,7 @@ fn every_call_of_the_readme_works_in_bash_zsh_and_fish() {
 fn every_call_of_the_api_reference_works_in_some_shell() {
     let served = Served::start();
     let calls = calls(API);
-    assert_eq!(calls.len(), 32);
+    assert_eq!(calls.len(), 35);
     for (call, shell) in calls.iter().zip(SHELLS.into_iter().cycle()) {
         served.paste(shell, API, call);
     }
