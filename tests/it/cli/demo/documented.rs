@@ -65,6 +65,11 @@ impl Served {
             assert_eq!(text.trim_end(), "x-ignored-parameters: status");
             return Vec::new();
         }
+        if let Some((_, table)) = call.split_once(" -o leave.") {
+            let written = fs::metadata(self.temporary.path().join(format!("leave.{table}"))).expect("it was written");
+            assert!(text.is_empty() && written.len() > 100, "{call}: {written:?} {text}");
+            return Vec::new();
+        }
         let answers: Result<Vec<Value>, _> = Deserializer::from_str(&text).into_iter().collect();
         let answers = answers.unwrap_or_else(|error| panic!("{error}: {call}\n{text}"));
         assert!(!answers.is_empty(), "{call}");
