@@ -238,10 +238,9 @@ async fn a_file_that_may_not_be_written_keeps_writes_out_and_not_reads() {
     let (site, folder) = in_own_folder();
     let file = folder.join("acme.db");
     site.token("acme", "tests");
-    // Before the node opens it: a connection that could write goes on to.
-    let_write(&file, false);
     let node = crate::support::process::Node::spawn_held_by_permissions(&site.config_path);
     let mut scene = Scene::of(site, node);
+    let_write(&file, false);
     for _ in 0..3 {
         for _ in 0..4 {
             assert_eq!(scene.write().await, 503);
