@@ -1,8 +1,8 @@
 //! How many exports there are at once: one of an account over all nodes, and a few on a node.
 //!
 //! The export of an account has a lease in Redis, which its node renews while it reads. A node that is killed loses it within
-//! seconds, and one that ends an export gives it back. Without Redis, or while it does not answer, each node decides alone, as
-//! with budgets.
+//! seconds, and a node releases it when the export ends. Without Redis, or while Redis does not respond, each node decides by
+//! itself, as for budgets.
 
 use std::sync::Arc;
 use std::time::Duration;

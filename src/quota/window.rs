@@ -52,9 +52,9 @@ impl Window {
         }
     }
 
-    /// The time until so many requests can be admitted together; `None` if they can be now.
+    /// The time until this number of requests can be admitted together; `None` if they can be now.
     pub(super) fn wait_for(&mut self, now: u64, span: u64, limit: u32, places: u32) -> Option<u64> {
-        // As if there were so many fewer places, of which one is asked for.
+        // The same as waiting for one place in a window that is smaller by the other places.
         self.wait(now, span, (limit + 1).saturating_sub(places).max(1))
     }
 

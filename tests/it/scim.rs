@@ -95,7 +95,7 @@ impl Scene {
         self.create("/Groups", &body).await["id"].as_str().unwrap().to_owned()
     }
 
-    /// The ids of so many new users.
+    /// Creates this number of users, and returns their ids.
     async fn many_users(&self, count: usize) -> Vec<String> {
         let mut users = Vec::new();
         for number in 0..count {

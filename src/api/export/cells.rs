@@ -57,7 +57,7 @@ pub(super) struct TableRow<'r> {
     pub(super) cells: Vec<Cell<'r>>,
 }
 
-/// What a submission has besides answers.
+/// The properties of a submission that are not answers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowFacts<'r> {
     pub(super) status: &'r str,

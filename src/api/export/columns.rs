@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use crate::api::submissions::Selection;
 use crate::store::ExportColumn;
 
-/// What a submission has besides answers.
+/// The properties of a submission that are not answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fact {
     /// `sub_1`.

@@ -110,7 +110,7 @@ fn write(lines: &mut csv::Writer<Vec<u8>>, text: &str) {
     lines.write_field(text).expect("memory takes it");
 }
 
-/// Writes what somebody typed.
+/// Writes a text that a user typed.
 fn write_text(lines: &mut csv::Writer<Vec<u8>>, text: &str, is_raw: bool) {
     if !is_raw && text.starts_with(['=', '+', '-', '@', '\t', '\r']) && !is_number(text) {
         write(lines, &format!("'{text}"));

@@ -22,8 +22,8 @@ use crate::store::{Actor, AuditEntry, AuditSource, audit};
 
 /// The time for which the share is.
 ///
-/// Larger: a directory that is set up in haste is held more often. Smaller: one that empties a group gets further before
-/// somebody notices.
+/// Larger: a directory that is set up in haste is held more often. Smaller: one that empties a group removes more before
+/// anyone notices.
 const WINDOW: Duration = Duration::from_secs(10 * 60);
 
 /// How many members may be removed from any group in that time.

@@ -18,7 +18,7 @@ async fn scim(directory: &Client, method: &str, path: &str, body: &Value) -> Ans
     call.header("content-type", "application/scim+json").body(serde_json::to_vec(body).unwrap()).send().await
 }
 
-/// A group of so many users, that a directory created.
+/// A group that a directory created, with this number of users.
 async fn group_of(directory: &Client, count: usize) -> (String, Vec<String>) {
     let mut users = Vec::new();
     for number in 0..count {

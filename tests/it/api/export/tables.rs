@@ -165,7 +165,7 @@ fn forms() -> String {
     lines + &submission(3_000, 3, None, &[])
 }
 
-/// What `compare.py` is told about a form.
+/// The description of a form for `compare.py`.
 fn told(file: &str, form: i64, rows: usize, cursor: &str) -> Value {
     let heading = |(id, _, kind, heading): &(i64, &str, &str, &str)| {
         // One of its name is a field of its own.
