@@ -8,6 +8,7 @@
 //! all lists are short, and measuring each one first would cost them a statement.
 
 mod parts;
+mod selecting;
 mod shown_elements;
 
 use std::borrow::Cow;
@@ -21,9 +22,11 @@ use super::engine::PooledConnection;
 use super::filter::SortBy;
 use super::reach::Caller;
 use super::statement::{Fields, ListRecord, MalformedRecord, Row, SortDirection, Sql, sql};
-use super::{FormReach, Store, StoreError};
+use super::{Store, StoreError};
 
 pub use parts::{SubmissionPart, SubmissionReader};
+use selecting::{ANSWERS, CREATED_AT, FIELDS, FORM, ID, PARENT, STATUS, UPDATED_AT};
+pub(super) use selecting::{COLUMNS, FormFields, select_rows, shown};
 pub use shown_elements::ShownElements;
 
 /// A submission as the API shows it.
@@ -118,14 +121,6 @@ pub struct Submissions {
 /// Larger: an answer holds more memory. Smaller: more answers are read in parts, by more statements.
 const MAX_BYTES: usize = 1024 * 1024;
 
-/// [`MAX_BYTES`] as text of a statement: the most bytes of the answers in one row.
-const MAX_ROW_BYTES: &str = "1048576";
-
-/// The longest value on SQLite that is read with others, in bytes: it builds the whole list before it can measure it.
-///
-/// Larger: the list takes more memory before it is left out. Smaller: more lists with one long value are read again.
-const MAX_TEXT: &str = "262144";
-
 /// How many entries submissions have that are read whole. As JSON, more than these exceed `MAX_BYTES`, too.
 ///
 /// Larger: an answer holds more memory. Smaller: some answers are streamed that would be short enough.
@@ -173,22 +168,6 @@ impl SubmissionRows {
         self.are_too_long
     }
 }
-
-/// [`COLUMNS`] columns of a submission `m` for a caller that reads no answers. NULL would say that they are too long.
-const WITHOUT_ANSWERS: &str =
-    "m.id, m.child_of, m.form_id, m.status, m.created_at, m.updated_at, NULL AS fields, '' AS answers";
-
-/// The columns of a row, as [`select_rows`] selects them.
-const ID: usize = 0;
-const PARENT: usize = 1;
-const FORM: usize = 2;
-const STATUS: usize = 3;
-const CREATED_AT: usize = 4;
-const UPDATED_AT: usize = 5;
-const FIELDS: usize = 6;
-const ANSWERS: usize = 7;
-/// The number of columns.
-pub(super) const COLUMNS: usize = 8;
 
 impl Submissions {
     /// Sorts rows in the order of a page.
@@ -336,95 +315,6 @@ pub(super) async fn read_submissions(
     }
     let sql = select_rows(FormFields::OncePerForm, caller, || sql!("{in unsized ids}", ids = &ids));
     Ok(Submissions::in_order(ids, SubmissionRows::fetch(reader, sql).await?)?)
-}
-
-/// Which rows have the fields of their form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FormFields {
-    /// The first row of each form.
-    OncePerForm,
-    /// All rows. For one submission, which has few children, this costs less than finding the first row of each form.
-    EveryRow,
-    /// None.
-    Unread,
-}
-
-/// The rows of [`Submissions`], with [`COLUMNS`] columns. `among` is the condition on the ids.
-pub(super) fn select_rows(fields: FormFields, caller: &Caller, among: impl Fn() -> Sql) -> Sql {
-    let Caller { reach, elements, .. } = caller;
-    let children = || {
-        sql!(
-            " UNION ALL
-              SELECT m.id, m.parent_id AS child_of, m.form_id, m.status, {instant m.created_at} AS created_at,
-                {instant m.updated_at} AS updated_at
-              FROM submissions p JOIN forms f ON f.id = p.form_id CROSS JOIN submissions m
-              WHERE f.graduated AND m.parent_id = p.id AND NOT m.draft AND p.id {+among}{+in_reach}",
-            among = among(),
-            in_reach = reach.of_row("p.form_id"),
-        )
-    };
-    sql!(
-        "SELECT {+columns} FROM ({+shown}{+children}) AS m",
-        columns = columns(fields, elements, MAX_ROW_BYTES),
-        shown = shown(among(), reach),
-        // They only add answers.
-        children = if elements.are_none() { Sql::default() } else { children() },
-    )
-}
-
-/// [`COLUMNS`] columns of a submission `m`. The answers are NULL if they have more than `max_bytes` bytes.
-fn columns(fields: FormFields, elements: &ShownElements, max_bytes: &'static str) -> Sql {
-    if elements.are_none() {
-        return Sql::text(WITHOUT_ANSWERS);
-    }
-    sql!(
-        "m.id, m.child_of, m.form_id, m.status, m.created_at, m.updated_at, {+fields} AS fields,
-         (SELECT CASE
-            WHEN coalesce(sum(octet_length(a.value)), 0) + coalesce(sum(octet_length(a.files)), 0) <= {+max_bytes} THEN
-              {pg: ROW (array_agg(a.element_id), array_agg(a.value), array_agg(a.files), array_agg(a.updated_at))
-              | lite: json_group_array(json_array(a.element_id,
-                  CASE WHEN octet_length(a.value) <= {+max_text} THEN a.value END, a.files, a.updated_at))} END
-          FROM (SELECT element_id, value, CAST(files AS text) AS files, {instant updated_at} AS updated_at
-                FROM answers WHERE submission_id = m.id{+in_elements}) AS a) AS answers",
-        fields = fields.of_form(elements),
-        in_elements = elements.of_row("element_id"),
-        max_bytes = Sql::text(max_bytes),
-        max_text = Sql::text(MAX_TEXT),
-    )
-}
-
-impl FormFields {
-    /// The list of the fields of the form of a submission `m`.
-    fn of_form(self, elements: &ShownElements) -> Sql {
-        let fields = sql!(
-            "({records: id, gid, name, type}
-              FROM (SELECT e.id, e.gid, e.name, e.type FROM elements e WHERE e.form_id = m.form_id{+in_elements}
-                    ORDER BY e.position, e.id) AS fields)",
-            in_elements = elements.of_row("e.id"),
-        );
-        match self {
-            Self::OncePerForm => {
-                sql!("CASE WHEN row_number() OVER (PARTITION BY m.form_id) = 1 THEN {+fields} END", fields)
-            }
-            Self::EveryRow => fields,
-            Self::Unread => Sql::text("NULL"),
-        }
-    }
-}
-
-/// Submissions that are returned by themselves, and in reach. `among` is the condition on the ids.
-pub(super) fn shown(among: Sql, reach: &FormReach) -> Sql {
-    // A scalar subquery is not evaluated if there is no parent, and Postgres does not turn it into a join.
-    sql!(
-        "SELECT m.id, CAST(NULL AS bigint) AS child_of, m.form_id, m.status, {instant m.created_at} AS created_at,
-           {instant m.updated_at} AS updated_at
-         FROM submissions m
-         WHERE NOT m.draft AND NOT coalesce((SELECT f.graduated FROM submissions p JOIN forms f ON f.id = p.form_id
-             WHERE p.id = m.parent_id), false)
-           AND m.id {+among}{+in_reach}",
-        among,
-        in_reach = reach.of_row("m.form_id"),
-    )
 }
 
 /// The rows in the order of the ids; children after their parents, by their own ids.

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Answer, Field, FormFields, ID, StoredAnswer, UPDATED_AT, answer_of, columns, shown};
+use super::selecting::{FormFields, ID, UPDATED_AT, columns, shown};
+use super::{Answer, Field, StoredAnswer, answer_of};
 use crate::store::statement::{Row, sql};
 use crate::store::{Store, StoreError};
 
