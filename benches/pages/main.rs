@@ -1,11 +1,15 @@
-//! Reads of submissions: what `fields` saves, and whether the last page by cursor costs what the first does.
+//! Reads of submissions: what `fields` saves, and whether the last page by cursor costs what the first does. With `exports`
+//! instead: exports of the whole account.
 //!
-//! `cargo bench --bench pages -- 100000` takes the number of submissions. Each has one answer, the first and the last thousand
-//! have 12; half of them have the same instant of their last change, as an import gives them. One caller asks one request after another. In each round all take a
-//! turn; a figure is a median over the rounds, and a ratio is taken within a round before its median. CPU is that of the node
+//! `cargo bench --bench pages -- [exports] 100000` takes the number of submissions. Half of them have the same instant of their
+//! last change, as an import gives them. One caller asks one request after another. In each round all take a turn; a figure is a median over the rounds, and a ratio is taken within a round before its median. CPU is that of the node
 //! and of the database's sessions.
 
 #![expect(clippy::print_stdout, reason = "the figures are the result")]
+
+mod account;
+mod exports;
+mod figures;
 
 /// The parts that the tests are built from.
 #[path = "../../tests/it/support"]
@@ -27,9 +31,10 @@ mod support {
     pub(crate) mod redis;
 }
 
-use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use account::{fill, wait_for_search};
+use figures::{cpu_of, middle};
 use serde_json::{Value, json};
 use support::answer::Answer;
 use support::client::Client;
@@ -39,9 +44,6 @@ use support::fixture::{Engine, Site};
 /// How often all take a turn, and how many requests one has.
 const ROUNDS: usize = 7;
 const REQUESTS: usize = 40;
-
-/// The kernel counts CPU in these.
-const TICKS_A_SECOND: f64 = 100.0;
 
 /// One kind of request.
 struct Call {
@@ -68,8 +70,13 @@ struct World {
 #[tokio::main]
 async fn main() {
     let number = std::env::args().skip(1).find_map(|argument| argument.parse().ok());
+    let is_of_exports = std::env::args().any(|argument| argument == "exports");
     for engine in [Engine::Sqlite, Engine::Postgres] {
-        measure(engine, number.unwrap_or(100_000)).await;
+        if is_of_exports {
+            exports::measure(engine, number.unwrap_or(1_000_000)).await;
+        } else {
+            measure(engine, number.unwrap_or(100_000)).await;
+        }
     }
 }
 
@@ -77,15 +84,11 @@ async fn measure(engine: Engine, submissions: i64) {
     let site = Site::new().tenant("acme", engine).requests_per_minute(100_000).write();
     let token = site.token("acme", "reader");
     let database = Database::connect(site.database_url("acme")).await;
-    fill(&database, engine, submissions).await;
+    fill(&database, engine, submissions, 1).await;
     let node = site.start();
     let client = node.client().to(&site.host("acme")).with(&token);
     let world = World { client, database, node: node.id() };
-    let since = Instant::now();
-    while world.ask(&Call::search("", "page=1", json!({}))).await.status != 200 {
-        assert!(since.elapsed() < Duration::from_secs(900), "the search tables are derived from the background");
-    }
-    world.database.execute(if engine == Engine::Postgres { "VACUUM ANALYZE" } else { "ANALYZE" }).await;
+    wait_for_search(&world.client, &world.database, engine).await;
 
     println!("\n{engine:?}, {submissions} submissions: what `fields` saves, as ratios to the whole response");
     let two: Vec<String> = (1..=20).map(|form| format!("{form}01,{form}02")).collect();
@@ -217,69 +220,10 @@ impl World {
     }
 }
 
-fn cpu_of(process: &str) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // Behind the name, which may contain anything: the fields 14 and 15 of all are those of user and system time.
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
-    (ticks(11) + ticks(12)) * 1000.0 / TICKS_A_SECOND
-}
-
 fn median(turns: &[Turn], figure: impl Fn(&Turn) -> f64) -> f64 {
     middle(turns.iter().map(figure).collect())
 }
 
 fn ratio(turns: &[Turn], others: &[Turn], figure: impl Fn(&Turn) -> f64) -> f64 {
     middle(turns.iter().zip(others).map(|(turn, other)| figure(turn) / figure(other)).collect())
-}
-
-fn middle(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
-}
-
-/// 20 forms with 12 elements each, from 101 on for the first, 20 labels, and submissions a minute apart.
-async fn fill(database: &Database, engine: Engine, submissions: i64) {
-    let numbers = |name: &str, to: i64| match engine {
-        Engine::Postgres | Engine::PostgresOn(_) => format!("generate_series(1, {to}) AS {name} ({name})"),
-        Engine::Sqlite => format!(
-            "(WITH RECURSIVE r ({name}) AS (SELECT 1 UNION ALL SELECT {name} + 1 FROM r WHERE {name} < {to}) SELECT {name} FROM r)"
-        ),
-    };
-    let at = |minutes: &str| match engine {
-        Engine::Postgres | Engine::PostgresOn(_) => {
-            format!("timestamptz '2024-01-01T00:00:00Z' + ({minutes}) * interval '1 minute'")
-        }
-        Engine::Sqlite => format!("1704067200000000 + ({minutes}) * 60000000"),
-    };
-    let (created, updated) = (at("i"), at(&format!("CASE WHEN i < {} THEN 0 ELSE i END", submissions / 2)));
-    for statement in [
-        format!("INSERT INTO labels (id, name) SELECT i, 'Label ' || i FROM {}", numbers("i", 20)),
-        format!("INSERT INTO forms (id, name) SELECT i, 'Form ' || i FROM {}", numbers("i", 20)),
-        format!(
-            "INSERT INTO elements (id, form_id, position, gid, name, type) \
-             SELECT i * 100 + e, i, e, '00000000-0000-4000-8000-000000000001', 'Question number ' || e, 'text' FROM {}, {}",
-            numbers("i", 20),
-            numbers("e", 12)
-        ),
-        format!(
-            "INSERT INTO submissions (id, form_id, status, created_at, updated_at) \
-             SELECT i, 1 + i % 20, CASE WHEN i % 100 = 0 THEN 'info' ELSE 'pending' END, {created}, {updated} FROM {}",
-            numbers("i", submissions)
-        ),
-        format!(
-            "INSERT INTO answers (submission_id, element_id, value, updated_at) \
-             SELECT i, (1 + i % 20) * 100 + e, CASE WHEN e = 1 AND i % 100 = 3 THEN 'A rare answer ' ELSE 'The answer to it is this: ' END || i, {updated} FROM {}, {} \
-             WHERE e = 1 OR i <= 1000 OR i > {}",
-            numbers("i", submissions),
-            numbers("e", 12),
-            submissions - 1000
-        ),
-        format!(
-            "INSERT INTO submission_labels (submission_id, label_id) SELECT i, 1 + i % 20 FROM {}",
-            numbers("i", submissions)
-        ),
-    ] {
-        database.execute(&statement).await;
-    }
 }
