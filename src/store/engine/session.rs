@@ -115,13 +115,7 @@ impl SessionAddress {
 #[derive(Debug)]
 pub(crate) enum Session {
     Postgres(PostgresSession),
-    Sqlite {
-        connection: SqliteConnection,
-        interrupt: Arc<Interrupt>,
-        immutable: Option<ImmutableFile>,
-        /// Whether a write found out that SQLite opened the file read-only, because it may not write to it.
-        read_only: bool,
-    },
+    Sqlite { connection: SqliteConnection, interrupt: Arc<Interrupt>, immutable: Option<ImmutableFile> },
 }
 
 impl Session {
@@ -146,7 +140,7 @@ impl Session {
                     .lock_handle()
                     .await?
                     .set_progress_handler(INSTRUCTIONS_PER_CHECK, move || in_handler.may_continue());
-                Ok(Self::Sqlite { connection, interrupt, immutable, read_only: false })
+                Ok(Self::Sqlite { connection, interrupt, immutable })
             }
         }
     }
@@ -181,18 +175,6 @@ impl Session {
     /// Whether the session should be closed because of the number of schemas that it has served.
     pub(super) fn is_worn(&self) -> bool {
         matches!(self, Self::Postgres(session) if session.is_worn())
-    }
-
-    /// Whether a write found out that it can only read.
-    pub(super) fn is_read_only(&self) -> bool {
-        matches!(self, Self::Sqlite { read_only: true, .. })
-    }
-
-    /// Notes that a write found out that it can only read.
-    pub(super) fn note_read_only(&mut self) {
-        if let Self::Sqlite { read_only, .. } = self {
-            *read_only = true;
-        }
     }
 
     /// Checks that the server answers.
@@ -315,9 +297,9 @@ impl Session {
                 tokio::time::sleep(CLIENT_CHECK_INTERVAL).await;
                 None
             }
-            Self::Sqlite { connection, interrupt, immutable, read_only } => {
+            Self::Sqlite { connection, interrupt, immutable } => {
                 interrupt.cancelled.store(true, Ordering::Release);
-                let mut session = Self::Sqlite { connection, interrupt: Arc::clone(&interrupt), immutable, read_only };
+                let mut session = Self::Sqlite { connection, interrupt: Arc::clone(&interrupt), immutable };
                 // The ping is answered once the statement has ended.
                 session.ping().await.ok()?;
                 interrupt.cancelled.store(false, Ordering::Release);

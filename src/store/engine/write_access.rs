@@ -1,6 +1,9 @@
 //! Why formgate can't write to a SQLite file: a missing right, or another process that holds the write lock.
 //!
 //! Inspects the file system and the kernel's list of locks; opens no file.
+//!
+//! SQLite gives the files next to a database its mode at that time. So those that were created while the database could only be
+//! read stay as they are when the right is given back, and keep writes out until somebody sees them: [`is_given_back`] mends them.
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -9,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
-use super::database_file::{SHARED_MEMORY, next_to};
+use super::database_file::{LOG, SHARED_MEMORY, next_to};
 use crate::regular_file;
 use crate::rights;
 
@@ -46,8 +49,31 @@ pub(super) fn after_colon(text: Option<&str>) -> String {
     text.map(|text| format!(": {text}")).unwrap_or_default()
 }
 
-/// The right that this process lacks for writing to a file, or for creating SQLite's log next to it.
+/// Whether a file may be written after all, to which a write was refused. Files of this process's user next to it are given its
+/// mode for that.
+pub(super) fn is_given_back(file: &Path) -> bool {
+    let Ok(mode) = regular_file::metadata(file).map(|data| data.permissions()) else { return false };
+    if right_to_file(file).is_none() {
+        for beside in [LOG, SHARED_MEMORY].map(|end| next_to(file, end)) {
+            if rights::missing(&beside, Access::WRITE_OK, "write to").is_some()
+                && let Err(error) = fs::set_permissions(&beside, mode.clone())
+            {
+                tracing::debug!(error = ?error, "a file next to a database can't be given its mode");
+            }
+        }
+    }
+    missing_right(file).is_none()
+}
+
+/// The right that this process lacks for writing to a file, for creating SQLite's log next to it, or for writing to that.
 fn missing_right(file: &Path) -> Option<String> {
+    right_to_file(file).or_else(|| {
+        let mut beside = [LOG, SHARED_MEMORY].map(|end| next_to(file, end)).into_iter();
+        beside.find_map(|beside| rights::missing(&beside, Access::WRITE_OK, "write to"))
+    })
+}
+
+fn right_to_file(file: &Path) -> Option<String> {
     // SQLite creates the log next to the target of a symbolic link.
     let file = regular_file::ask(file, Path::canonicalize).unwrap_or_else(|_| file.to_owned());
     let of_folder =

@@ -225,7 +225,7 @@ impl ConnectionBudgetState {
     /// one that has served the tenant's schema, or else the one that has served the fewest.
     pub(super) fn find_idle(&self, request: &CheckoutRequest) -> Option<u64> {
         let idle = self.pools.get(&request.pool)?.idle.iter().rev();
-        let mut usable = idle.filter(|number| request.role == Role::Any || !self.session(**number).is_read_only());
+        let mut usable = idle.filter(|number| request.role == Role::Any || !self.session(**number).is_immutable());
         let number = match &request.schema {
             None => usable.next(),
             Some(schema) => usable.min_by_key(|number| {

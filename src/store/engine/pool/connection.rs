@@ -23,7 +23,7 @@ use crate::store::engine::failure::{is_out_of_memory, is_stale_plan, out_of_memo
 use crate::store::engine::limits::DatabaseLimits;
 use crate::store::engine::pooler::Pooler;
 use crate::store::engine::session::Session;
-use crate::store::engine::write_access::ReadOnlyFile;
+use crate::store::engine::write_access::{self, ReadOnlyFile};
 use crate::store::statement::{Dialect, Row, RowHandler, Sql};
 use crate::telemetry::step;
 
@@ -67,8 +67,6 @@ pub(crate) struct PooledConnection {
     limit: Option<Duration>,
     /// It was idle and not pinged, so the server may have closed it.
     unverified: bool,
-    /// It was not opened for this checkout.
-    is_reused: bool,
     /// A statement was sent and its outcome is unknown.
     running: bool,
     /// It can't be used again.
@@ -102,7 +100,6 @@ impl PooledConnection {
             turn: None,
             breaker_permit,
             unverified: found == ConnectionSource::IdleUnverified,
-            is_reused: found != ConnectionSource::Opened,
             running: false,
             lost: false,
             in_transaction: false,
@@ -269,15 +266,10 @@ impl PooledConnection {
         }
         self.lost |= matches!(outcome, Err(StatementFailure::Error(error)) if match DatabaseFailure::of(error) {
             Some(DatabaseFailure::Lost) => true,
-            // If SQLite may not write, it opens the file read-only, and the connection stays read-only. One that readers
-            // have used is left to them: closing it leaves a log that can't be written after the rights are there again.
-            Some(DatabaseFailure::ReadOnly) => self.dialect() == Dialect::Sqlite && !self.is_reused,
+            // If SQLite may not write, it opens the file read-only, and the connection stays read-only.
+            Some(DatabaseFailure::ReadOnly) => self.dialect() == Dialect::Sqlite,
             _ => false,
         });
-        if matches!(outcome, Err(StatementFailure::Error(error)) if DatabaseFailure::of(error) == Some(DatabaseFailure::ReadOnly))
-        {
-            self.session().note_read_only();
-        }
         self.lost
     }
 
@@ -300,6 +292,10 @@ impl PooledConnection {
             metrics.failed(failure);
             if failure == DatabaseFailure::ReadOnly {
                 self.pool.connections().note_denied();
+                // As long as one of a file's connections is open that can only read, new ones can't write either.
+                if self.file().is_some_and(write_access::is_given_back) {
+                    self.pool.close_idle();
+                }
             }
         }
         let failed = outcome.as_ref().err().filter(|_| failure.is_some_and(DatabaseFailure::trips_breaker));
@@ -323,7 +319,7 @@ impl PooledConnection {
             Ok((mut session, permit)) => {
                 session.use_schema(self.pool.schema());
                 (self.session, self.permit) = (Some(session), Some(permit));
-                (self.lost, self.is_reused) = (false, false);
+                self.lost = false;
                 Ok(())
             }
             Err(OpenError::ServerFull) => Err(sqlx::Error::PoolTimedOut),
