@@ -5,7 +5,8 @@
 //! is in reach or out of it from then on. A submission is in reach if its form is; a graduated child goes with its parent.
 //!
 //! A single row is decided by climbing from its form ([`FormReach::of_row`]), whatever the number of sub-forms. Searches
-//! and feeds find the forms first; those of a filter that are in reach are found by [`FormReach::narrowed_to`].
+//! and feeds find the forms first; those of a filter that are in reach are found by [`FormReach::narrowed_to`]. One that is out of
+//! reach has no rows, also if it has sub-forms that are in reach.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -167,38 +168,31 @@ impl FormReach {
         sql!(" AND EXISTS ({+above})", above)
     }
 
-    /// The reach of what is in reach and also one of `forms` or below one; all of the reach if `forms` is empty.
+    /// The reach of those of `forms` that are in reach; all of the reach if `forms` is empty.
     ///
-    /// A form has one parent, so whatever is below two forms is below the lower of both. So these are the forms of each side that
-    /// are on the other side, too. Found by one statement, of at most as many rows as there are forms above them.
+    /// Found by one statement, of at most as many rows as there are forms above them.
     pub(super) async fn narrowed_to(&self, reader: &mut PooledConnection, forms: &[i64]) -> Result<Self, StoreError> {
         let reach = match self {
             Self::All if forms.is_empty() => return Ok(Self::All),
             Self::All => return Ok(Self::Forms(forms.into())),
             Self::Forms(_) if forms.is_empty() => return Ok(self.clone()),
-            Self::Forms(reach) => reach,
+            Self::Forms(reach) => reach.iter().copied().collect(),
         };
-        let sides = [reach, forms].map(|ids| ids.iter().copied().collect::<BTreeSet<i64>>());
-        let [reach, forms] = &sides;
-        let ids: Vec<i64> = reach.union(forms).copied().collect();
         let sql = sql!(
             "WITH RECURSIVE above (id, parent_id) AS (
-               SELECT id, parent_id FROM forms WHERE id {in ids}
+               SELECT id, parent_id FROM forms WHERE id {in forms}
                UNION
                SELECT above.parent_id, (SELECT f.parent_id FROM forms f WHERE f.id = above.parent_id) FROM above
                WHERE above.parent_id IS NOT NULL)
              SELECT id, parent_id FROM above",
-            ids,
+            forms,
         );
         let mut parents: HashMap<i64, Option<i64>> = HashMap::new();
         for row in reader.fetch_all(sql).await? {
             parents.insert(row.get(0)?, row.get(1)?);
         }
-        let parent = |form| parents.get(&form).copied().flatten();
-        let (mut in_reach, mut wanted) = (FormsBelow::new(reach, parent), FormsBelow::new(forms, parent));
-        let both =
-            forms.iter().filter(|form| in_reach.has(**form)).chain(reach.iter().filter(|form| wanted.has(**form)));
-        Ok(Self::of(both.copied()))
+        let mut in_reach = FormsBelow::new(&reach, |form| parents.get(&form).copied().flatten());
+        Ok(Self::of(forms.iter().copied().filter(|form| in_reach.has(*form))))
     }
 }
 

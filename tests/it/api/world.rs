@@ -562,7 +562,7 @@ impl World {
         let mut found: Vec<&Submission> = self
             .submissions
             .iter()
-            .filter(|submission| self.is_listed(submission) && self.matches(submission, filter))
+            .filter(|submission| self.is_listed(submission) && self.matches(submission, filter, reach))
             .filter(|submission| self.reaches(reach, submission.form))
             .collect();
         let key = |submission: &Submission| {
@@ -614,7 +614,7 @@ impl World {
         std::iter::once(submission).chain(children).collect()
     }
 
-    fn matches(&self, submission: &Submission, filter: &Value) -> bool {
+    fn matches(&self, submission: &Submission, filter: &Value, reach: Option<&[i64]>) -> bool {
         let ids = |name: &str| -> Option<Vec<i64>> {
             let list = filter[name].as_array().filter(|list| !list.is_empty())?;
             let number =
@@ -624,7 +624,9 @@ impl World {
         let meets = |wanted: Option<Vec<i64>>, has: &[i64]| {
             wanted.is_none_or(|wanted| has.iter().any(|id| wanted.contains(id)))
         };
-        let forms = self.with_forms_above(submission.form);
+        // One that is out of reach matches nothing, also if it has sub-forms in reach.
+        let mut forms = self.with_forms_above(submission.form);
+        forms.retain(|form| self.reaches(reach, *form));
         let status = filter["statuses"].as_array().filter(|list| !list.is_empty());
         meets(ids("forms"), &forms)
             && meets(ids("submitters"), submission.submitter.as_slice())
