@@ -115,7 +115,7 @@ const LIST: &[&str] = &["filter", "sortBy", "sortOrder", "startIndex", "count", 
 /// What a single resource takes.
 const ONE: &[&str] = &["attributes", "excludedAttributes"];
 
-static TABLE: [Endpoint<Handler>; 26] = [
+static TABLE: [Endpoint<Handler>; 27] = [
     scim!(GET "/ServiceProviderConfig", discovery::show_config),
     scim!(GET "/ResourceTypes", discovery::list_resource_types),
     scim!(GET "/ResourceTypes/{id}", discovery::show_resource_type),
@@ -126,6 +126,7 @@ static TABLE: [Endpoint<Handler>; 26] = [
     scim!(PUT "/Me", discovery::refuse_me),
     scim!(PATCH "/Me", discovery::refuse_me),
     scim!(DELETE "/Me", discovery::refuse_me),
+    scim!(GET "/Bulk", discovery::refuse_bulk),
     scim!(POST "/Bulk", discovery::refuse_bulk),
     scim!(POST "/.search", search::search).body(BodyKind::Ordinary),
     scim!(GET "/Users", users::list).query(LIST),

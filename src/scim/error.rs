@@ -144,7 +144,7 @@ pub fn reply_of_refusal(refusal: &Refusal) -> Reply {
     let plain = refusal.reply();
     let message = serde_json::from_slice::<Value>(&plain.body).unwrap_or_default();
     let detail = message["message"].as_str().unwrap_or_default();
-    let shown = match refusal {
+    let (status, shown) = match refusal {
         Refusal::QuotaExhausted { of, .. } => {
             let spent = match of {
                 BudgetOf::Account | BudgetOf::Scim => {
@@ -154,11 +154,15 @@ pub fn reply_of_refusal(refusal: &Refusal) -> Reply {
             };
             let mut error = error(plain.status, None, &format!("{detail} {spent}"));
             error.insert("limit".to_owned(), json!(of));
-            error
+            (plain.status, error)
         }
-        _ => error(plain.status, None, detail),
+        // A body that can't be decoded: SCIM has no 422.
+        Refusal::Invalid(_) => {
+            (StatusCode::BAD_REQUEST, error(StatusCode::BAD_REQUEST, Some(FaultKind::Syntax.as_str()), detail))
+        }
+        _ => (plain.status, error(plain.status, None, detail)),
     };
-    Reply { headers: plain.headers, ..reply_with(plain.status, &shown) }
+    Reply { headers: plain.headers, ..reply_with(status, &shown) }
 }
 
 fn reply(status: StatusCode, kind: Option<&str>, detail: &str) -> Reply {

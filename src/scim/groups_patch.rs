@@ -123,7 +123,7 @@ impl GroupPatch {
                 self.push(DirectoryGroupChange::Remove(named.ids));
                 Ok(())
             }
-            ("members", Some(_), None) => {
+            ("members", Some(_), sub_attribute) if sub_attribute.as_deref().is_none_or(|name| name == "value") => {
                 Err(Fault::new(FaultKind::Path, "A member can be added and removed, but not changed."))
             }
             (attribute, None, None) => self.set(operation.kind, attribute, operation.value),

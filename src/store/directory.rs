@@ -20,8 +20,8 @@ use super::statement::{SortDirection, Sql, sql};
 
 pub use condition::{Comparison, Filter, GroupTest, UserTest};
 pub use groups::{DirectoryGroup, GroupManager, GroupMember, GroupOrder};
-pub(super) use guard::held_count;
 pub use guard::{HeldKind, Provisioner};
+pub(super) use guard::{current_began, held_count};
 pub(super) use held::release as release_held;
 pub use held::{HeldDecision, HeldGroup, HeldMember};
 pub use members::{DirectoryGroupChange, SkippedMembers};

@@ -29,7 +29,7 @@ pub use change::{
 pub use listing::MemberReader;
 pub use manager::GivenGroup;
 pub(super) use members::read_ids;
-pub(super) use syncs::{ChangedGroup, SyncKind, add_sync, keep_run};
+pub(super) use syncs::{ChangedGroup, SyncKind, add_sync, keep_run, keep_sync};
 pub use syncs::{GroupSync, Provisioned, SyncMembers};
 pub use undo::Undone;
 pub(super) use write::{advance_user_sequence, begin, is_built_in_name, next_id};

@@ -2,9 +2,11 @@
 //!
 //! The ten minutes of a group begin with its first removal. Its share is of the members that it has and of those that were
 //! removed since, which are the members at the beginning and those who were added. A removal beyond the share is *held*: it is
-//! recorded, and the member stays. While anything of a group is held, every later removal is held too. All active users are the
-//! members of the built-in group, so a user who leaves is removed from that group and from each of its own, and is held as a
-//! whole by the first of them whose share does not allow it.
+//! recorded, and the member stays. While anything of a group is held, every later removal is held too.
+//!
+//! All active users are the members of the built-in group, so a user who leaves the account is removed from that group and from
+//! each of its own, and is held as a whole by the first of them whose share does not allow it. But a group that holds only members
+//! who stay in the account keeps nobody for that: single leavers leave at once.
 //!
 //! All of it is in the database, read and written under the lock on groups in the transaction of the change, by the clock of the
 //! database. So several nodes decide as one.
@@ -97,6 +99,8 @@ pub(super) struct Share {
     members: u64,
     removed: u64,
     pub(super) is_held: bool,
+    /// Whether it holds a user who leaves the account.
+    holds_leavers: bool,
 }
 
 impl Share {
@@ -174,6 +178,16 @@ impl Share {
     }
 }
 
+/// When the current ten minutes of a group began, if members were removed.
+pub(in crate::store) async fn current_began(
+    transaction: &mut Transaction,
+    group: i64,
+) -> Result<Option<Timestamp>, sqlx::Error> {
+    let sql = sql!("SELECT min(x.ends_at) FROM directory_removals x WHERE x.group_id = {group}", group);
+    let ends_at: Option<Timestamp> = transaction.connection().fetch_one(sql).await?.get(0)?;
+    Ok(ends_at.map(|at| at - WINDOW))
+}
+
 /// Lets a user leave all groups, or holds that. Returns the share that does not allow it.
 pub(super) async fn admit_leaving(
     transaction: &mut Transaction,
@@ -188,7 +202,7 @@ pub(super) async fn admit_leaving(
         user,
     );
     let mut shares = read_shares(transaction, of_user).await?;
-    let holds = |share: &Share| share.is_held || !share.allows(share.removed + 1, provisioner);
+    let holds = |share: &Share| share.holds_leavers || !share.allows(share.removed + 1, provisioner);
     if let Some(at) = shares.iter().position(holds) {
         let share = shares.swap_remove(at);
         share.hold(transaction, &[user], kind, provisioner).await?;
@@ -210,7 +224,8 @@ async fn read_shares(transaction: &mut Transaction, meant_groups: Sql) -> Result
     transaction.execute(sql).await?;
     let sql = sql!(
         "SELECT g.id, g.name, {+member_count},
-           (SELECT count(*) FROM directory_removals x WHERE x.group_id = g.id AND NOT {+is_shown}), {+held_count}
+           (SELECT count(*) FROM directory_removals x WHERE x.group_id = g.id AND NOT {+is_shown}), {+held_count},
+           EXISTS (SELECT 1 FROM directory_held x WHERE x.group_id = g.id AND x.kind <> 'removed' AND {+is_shown})
          FROM groups g WHERE g.id IN ({+meant_groups}) ORDER BY g.built_in DESC, g.id",
         member_count = member_count(),
         held_count = held_count(),
@@ -225,6 +240,7 @@ async fn read_shares(transaction: &mut Transaction, meant_groups: Sql) -> Result
             members: not_negative(row.get(2)?),
             removed: not_negative(row.get(3)?),
             is_held: row.get::<i64>(4)? > 0,
+            holds_leavers: row.get(5)?,
         })
     });
     read.collect()
@@ -232,14 +248,17 @@ async fn read_shares(transaction: &mut Transaction, meant_groups: Sql) -> Result
 
 /// Counts each of the users as removed from each of the groups.
 async fn note_removed(transaction: &mut Transaction, groups: &[i64], users: &[i64]) -> Result<(), sqlx::Error> {
+    // The end is read once for each group: with each user, it would be looked for among all rows that are being written.
     let sql = sql!(
         "INSERT INTO directory_removals (group_id, user_id, ends_at)
-         SELECT g.id, gone.id, coalesce((SELECT min(x.ends_at) FROM directory_removals x WHERE x.group_id = g.id),
-           (SELECT {clock + window}))
-         FROM groups g CROSS JOIN
+         WITH counting AS MATERIALIZED (
+           SELECT g.id, coalesce((SELECT min(x.ends_at) FROM directory_removals x WHERE x.group_id = g.id),
+             (SELECT {clock + window})) AS ends_at
+           FROM groups g WHERE g.id {in groups})
+         SELECT g.id, gone.id, g.ends_at
+         FROM counting g CROSS JOIN
            ({pg: SELECT unnest({users}::bigint[]) AS id | lite: SELECT value AS id FROM json_each({users})}) AS gone
-         WHERE g.id {in groups}
-           AND NOT EXISTS (SELECT 1 FROM directory_removals x WHERE x.group_id = g.id AND x.user_id = gone.id)",
+         WHERE NOT EXISTS (SELECT 1 FROM directory_removals x WHERE x.group_id = g.id AND x.user_id = gone.id)",
         window = WINDOW,
         users,
         groups,

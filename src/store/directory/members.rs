@@ -16,7 +16,7 @@ use super::groups::{DirectoryGroup, GroupManager, count_members, counted};
 use super::guard::{HeldKind, Provisioner, Share};
 use crate::store::Store;
 use crate::store::engine::{Transaction, retry};
-use crate::store::groups::{self, ChangedGroup, Durability, SyncedBy, keep_run, read_ids};
+use crate::store::groups::{self, ChangedGroup, Durability, SyncedBy, keep_run, keep_sync, read_ids};
 use crate::store::statement::{Sql, sql};
 
 /// A step of a change of a group. The users are named by number, each once.
@@ -213,10 +213,10 @@ impl Store {
             let group = find_writable(&mut transaction, id, check).await?;
             let used = sql!("SELECT EXISTS (SELECT 1 FROM flow_step_groups f WHERE f.group_id = {id})", id);
             let is_used = transaction.connection().fetch_one(used).await?.get(0)?;
-            let mut sync = MemberSync::default();
-            sync.detach(groups::delete_or_empty(&mut transaction, id, is_used).await?);
+            let detached = groups::delete_or_empty(&mut transaction, id, is_used).await?;
             let changed = ChangedGroup { id, name: &group.name, is_new: false, is_renamed: false };
-            finish(&mut transaction, changed, by, sync).await?;
+            // Not in a run, which may have filled the group.
+            keep_sync(&mut transaction, changed, by, &[], &detached).await?;
             transaction.commit().await?;
             Ok(())
         });

@@ -1,7 +1,8 @@
 //! Syncs: every write of a group that changed something, with the users who came and went, for 90 days.
 //!
 //! A directory changes a group by many requests. Those of one token that follow each other are one sync, a *run*: it has who came
-//! and who went in all, so that it can be undone as a whole. Another write of the group, an undo or a pause ends a run.
+//! and who went in all, so that it can be undone as a whole. Another write of the group, an undo or a pause ends a run, and so does
+//! the first removal of the guard's ten minutes: what emptied a group is not one with what filled it.
 //!
 //! A sync is written in the transaction of its write, so there is none for a write that was rolled back. The functions of the
 //! Postgres schema add theirs themselves. Members are kept as ids: a list of a hundred thousand takes less than a
@@ -13,6 +14,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::change::SyncedBy;
+use crate::store::directory::current_began;
 use crate::store::engine::Transaction;
 use crate::store::statement::{Row, Sql, sql};
 use crate::store::{Store, StoreError};
@@ -89,6 +91,12 @@ pub(in crate::store) struct ChangedGroup<'g> {
     pub(in crate::store) is_renamed: bool,
 }
 
+impl ChangedGroup<'_> {
+    fn is_as_before(&self, attached: &[i64], detached: &[i64]) -> bool {
+        !self.is_new && !self.is_renamed && attached.is_empty() && detached.is_empty()
+    }
+}
+
 impl GroupSync {
     /// Selects syncs `s`.
     fn select() -> Sql {
@@ -123,7 +131,7 @@ pub(in crate::store) async fn keep_sync(
     attached: &[i64],
     detached: &[i64],
 ) -> Result<(), sqlx::Error> {
-    if !group.is_new && !group.is_renamed && attached.is_empty() && detached.is_empty() {
+    if group.is_as_before(attached, detached) {
         return Ok(());
     }
     add_sync(transaction, group, by, None, attached, detached).await?;
@@ -140,17 +148,19 @@ pub(in crate::store) async fn keep_run(
     attached: &[i64],
     detached: &[i64],
 ) -> Result<(), sqlx::Error> {
-    if !group.is_new && !group.is_renamed && attached.is_empty() && detached.is_empty() {
+    if group.is_as_before(attached, detached) {
         return Ok(());
     }
+    let removing_since = if detached.is_empty() { None } else { current_began(transaction, group.id).await? };
     let sql = sql!(
         "SELECT s.id, s.attached, s.detached FROM group_syncs s
          WHERE s.id = (SELECT max(n.id) FROM group_syncs n WHERE n.group_id = {group})
-           AND s.token_id = {token} AND s.changed_at > {clock - pause}
+           AND s.token_id = {token} AND s.changed_at > {clock - pause} AND s.at >= {began}
            AND s.attached_count + s.detached_count < {most}",
         group = group.id,
         token = by.token,
         pause = PAUSE,
+        began = removing_since.unwrap_or(Timestamp::UNIX_EPOCH),
         most = MAX_RUN,
     );
     let Some(row) = transaction.fetch_all(sql).await?.pop() else {

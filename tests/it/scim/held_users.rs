@@ -102,6 +102,22 @@ on_both_databases! {
         assert_eq!(scene.members(&group).await, users[11..16]);
     }
 
+    async fn a_group_that_holds_members_who_stay_keeps_no_single_leaver(engine: Engine) {
+        let scene = Scene::with_guard(engine, None);
+        let users = scene.many_users(60).await;
+        let members: Vec<&str> = users[..30].iter().map(String::as_str).collect();
+        let group = scene.group("Sales", &members).await;
+        let gone: Vec<_> = users[..20].iter().map(|user| json!({"op": "remove", "path": format!("members[value eq \"{user}\"]")})).collect();
+        scene.patch(&format!("/Groups/{group}"), &json!(gone)).await;
+        assert_eq!(scene.standing(&group).await.0, 20);
+        assert!(!scene.say_active(&users[29], false).await);
+        scene.delete_user(&users[28]).await;
+        assert_eq!(scene.get(&format!("/Users/{}", users[28])).await.status, 404);
+        assert_eq!((scene.standing(&group).await.0, scene.active().await), (20, (58, 0)));
+        scene.decide(&group, false).await;
+        assert_eq!((scene.members(&group).await, scene.active().await), (users[..28].to_vec(), (58, 0)));
+    }
+
     async fn a_decision_about_a_group_settles_the_leavers_that_it_holds(engine: Engine) {
         let scene = Scene::with_guard(engine, None);
         let users = scene.many_users(60).await;

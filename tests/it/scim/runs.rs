@@ -69,6 +69,40 @@ on_both_databases! {
         assert_eq!(scene.syncs().await[5], format!("Directory Renamed [{}] []", n[5]));
     }
 
+    async fn emptying_a_group_is_undone_without_what_filled_it(engine: Engine) {
+        let scene = Scene::start(engine);
+        let users = scene.many_users(24).await;
+        let (first, others) = (&users[0], users[1..].iter().map(String::as_str).collect::<Vec<_>>());
+        let group = scene.group("Sales", &[first]).await;
+        scene.patch(&format!("/Groups/{group}"), &json!([{"op": "add", "path": "members", "value": others.iter().map(|user| json!({"value": user})).collect::<Vec<_>>()}])).await;
+        for user in &users {
+            scene.remove(&group, user).await;
+        }
+        assert_eq!(scene.syncs().await.len(), 2);
+        let left = scene.members(&group).await.len();
+        assert!((1..=12).contains(&left), "{left}");
+        assert!(matches!(scene.undo().await, Undone::Undone { attached, .. } if attached.len() == 24 - left));
+        assert_eq!(scene.members(&group).await.len(), 24);
+    }
+
+    async fn a_group_that_a_step_uses_is_filled_again_after_a_directory_deleted_it(engine: Engine) {
+        let scene = Scene::start(engine);
+        let users = scene.many_users(3).await;
+        let group = scene.group("Sales", &users.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        let database = scene.database().await;
+        for statement in [
+            "INSERT INTO forms (id, name) VALUES (900, 'Form')",
+            "INSERT INTO flow_steps (id, form_id, name) VALUES (900, 900, 'Step')",
+        ] {
+            database.execute(statement).await;
+        }
+        database.execute(&format!("INSERT INTO flow_step_groups VALUES (900, {})", number(&group))).await;
+        assert_eq!(scene.directory.delete(&format!("/scim/v2/Groups/{group}")).send().await.status, 204);
+        assert_eq!(scene.members(&group).await.len(), 0);
+        assert!(matches!(scene.undo().await, Undone::Undone { attached, .. } if attached.len() == 3));
+        assert_eq!(scene.members(&group).await.len(), 3);
+    }
+
     async fn undoing_a_run_of_users_brings_them_back_with_their_memberships(engine: Engine) {
         let scene = Scene::start(engine);
         let users = scene.many_users(4).await;
