@@ -66,6 +66,7 @@ struct OverviewPage {
     tokens: TokenCounts,
     failing: i64,
     disabled: i64,
+    held: u64,
     domains: TroubledDomains,
     charts: [Chart; 2],
 }
@@ -73,7 +74,10 @@ struct OverviewPage {
 impl OverviewPage {
     fn needs_attention(&self) -> bool {
         let counts = [self.tokens.expire_soon, self.tokens.unused, self.failing, self.disabled];
-        counts.into_iter().any(|count| count > 0) || !self.domains.shown.is_empty() || self.domains.are_unknown
+        counts.into_iter().any(|count| count > 0)
+            || self.held > 0
+            || !self.domains.shown.is_empty()
+            || self.domains.are_unknown
     }
 }
 
@@ -92,6 +96,7 @@ pub(super) async fn show(member: &Member<'_>, _: &str) -> Result<Reply, Refusal>
         tokens,
         failing,
         disabled,
+        held: member.store.count_held().await?,
         domains: TroubledDomains::of(member).await,
         charts: usage::charts(member).await?,
     };

@@ -137,7 +137,7 @@ page! {
     OverviewTexts {
         Text: lead, budget, in_this_minute, remaining, shared, attention, nothing,
             nothing_with_domains, no_token, first_token, domain, domains_unknown;
-        Counted: tokens, webhooks, active, expiring, unused, failing, disabled, more_domains, waiting_domains;
+        Counted: tokens, webhooks, removals, active, expiring, unused, failing, disabled, held, more_domains, waiting_domains;
     }
 }
 
