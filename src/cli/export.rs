@@ -96,7 +96,8 @@ pub(super) async fn run(command: &ExportArgs) -> Result<()> {
     bar.finish_and_clear();
     store.close().await;
     let (rows, cursor) = written?;
-    let summary = format!("{rows} submissions; GET /submission/changes goes on with cursor={cursor}");
+    let forms = command.form.map(|form| format!("?forms=for_{form}")).unwrap_or_default();
+    let summary = format!("{rows} submissions; GET /submission/changes{forms} goes on with cursor={cursor}");
     if to_output {
         print_stderr(&summary);
         return Ok(());
