@@ -1,5 +1,6 @@
 //! Answers to what can't be done.
 
+use std::io;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -52,6 +53,8 @@ pub(super) enum OperatorRefusal {
     NoDomains,
     /// 422: the tables of a tenant can't be created.
     Migration { cause: String },
+    /// 503: a body can't be kept in a file.
+    NoRoom(io::Error),
     /// 503: a tenant's database can't be used.
     TenantDatabase { cause: String },
     /// 410: the changes that a caller has read are no longer those of the registry.
@@ -184,6 +187,7 @@ impl OperatorRefusal {
             Self::Migration { cause } => {
                 with_errors(StatusCode::UNPROCESSABLE_ENTITY, &Faults::from([("database".to_owned(), vec![cause])]))
             }
+            Self::NoRoom(error) => unavailable(&format!("The body can't be kept in a file: {error}")),
             Self::TenantDatabase { cause } => unavailable(&cause),
             Self::OtherHistory { after, head } => {
                 let text = format!(
