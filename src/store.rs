@@ -30,6 +30,7 @@ mod concerns;
 mod derived;
 mod directory;
 mod engine;
+mod erasing;
 pub mod filter;
 mod forms;
 mod groups;
@@ -78,6 +79,7 @@ pub use engine::{
     InvalidLocation, Pooler, ReadOnlyFile, StoreError, location, remedy,
 };
 use engine::{Database, DatabaseFile, retry};
+pub use erasing::{ErasableDatabase, ErasedDatabase, NotErasable, erase, look_before_erasing};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, GivenGroup, Group, GroupFilter, GroupSummary, GroupSync, GroupWrite, GroupWriteError, Guard,

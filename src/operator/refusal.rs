@@ -108,6 +108,7 @@ impl OperatorRefusal {
                 Self::Conflict { key, message: format!("{what} is that of the tenant `{owner}`") }
             }
             WriteRefused::NotAsExpected { slug, expected, revision } => Self::Precondition { slug, expected, revision },
+            WriteRefused::BeingErased { slug } => Self::being_erased(&slug),
             WriteRefused::TooManyUnproved => Self::of("host", refused.to_string()),
             WriteRefused::Store(error) => Self::Registry(error.into()),
         }
@@ -126,6 +127,12 @@ impl From<EditRefused> for OperatorRefusal {
 }
 
 impl OperatorRefusal {
+    /// 409: what a tenant had that was removed is not erased yet.
+    pub(super) fn being_erased(slug: &str) -> Self {
+        let message = format!("The tenant `{slug}` is being erased: repeat `DELETE …?erase=1` until it answers 200");
+        Self::Conflict { key: "slug".to_owned(), message }
+    }
+
     /// Says that the change itself is written.
     pub(super) fn after_write(self) -> Self {
         Self::AfterWrite(Box::new(self))

@@ -229,6 +229,13 @@ impl ObtainedCertificates {
         (gone, kept)
     }
 
+    /// Drops the certificates of tenants that were erased.
+    pub(super) fn forget(&self, slugs: &[String]) {
+        let is_kept = |slug: &str| !slugs.iter().any(|erased| erased == slug);
+        self.index.write().unwrap_or_else(PoisonError::into_inner).retain(|_, known| is_kept(&known.slug));
+        self.unopened.write().unwrap_or_else(PoisonError::into_inner).retain(|_, known| is_kept(&known.slug));
+    }
+
     /// The hosts whose certificates have expired between two instants.
     pub(super) fn expired(&self, from: Timestamp, until: Timestamp) -> Vec<String> {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);

@@ -41,6 +41,23 @@ pub(super) const PLAIN_TABLES: &str = "users, forms, elements, labels, groups, g
     flow_step_groups, submissions, answers, submission_labels, submission_pending, submission_participants, \
     submission_flow_steps";
 
+/// The tables of a tenant's database, each after those that it refers to.
+pub(super) fn tables(dialect: Dialect) -> impl DoubleEndedIterator<Item = &'static str> {
+    let expected = objects::expected(dialect).iter().filter(|object| object.kind == objects::ObjectKind::Table);
+    std::iter::once(MIGRATIONS_NAME).chain(expected.map(|object| object.name))
+}
+
+/// The statement that creates a trigger of the schema on SQLite.
+pub(super) fn sqlite_trigger(name: &str) -> Option<String> {
+    let trigger = objects::expected(Dialect::Sqlite).iter().find(|object| object.name == name)?;
+    trigger.restoring(None, Dialect::Sqlite)
+}
+
+/// Whether formgate created the tables of a tenant in a database.
+pub(super) async fn is_of_tenant(reader: &mut PooledConnection) -> Result<bool, sqlx::Error> {
+    Ok(read_applied(reader).await?.get(&1).is_some_and(|(_, _, name)| name == OF_TENANT))
+}
+
 /// A step of the schema.
 #[derive(Clone, Debug)]
 pub struct Migration {
@@ -99,6 +116,11 @@ pub enum Reach {
 /// session, which a pooler may give to other clients.)
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock(7310577365311121508)";
 
+/// What says that formgate created a schema, so that it may drop it.
+pub(super) const CREATED: &str = "Created by formgate";
+
+const MIGRATIONS_NAME: &str = "_sqlx_migrations";
+
 /// The table that sqlx's migrator would create.
 const MIGRATIONS_TABLE: [&str; 2] = [
     "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version bigint PRIMARY KEY, description text NOT NULL, \
@@ -146,6 +168,7 @@ async fn create_namespace(database: &Database, name: &str) -> Result<(), StoreEr
 const CREATE_NAMESPACE: &str = "DO $$ BEGIN \
     IF to_regnamespace(quote_ident(current_setting('formgate.schema'))) IS NULL THEN \
         EXECUTE format('CREATE SCHEMA IF NOT EXISTS %I', current_setting('formgate.schema')); \
+        EXECUTE format('COMMENT ON SCHEMA %I IS %L', current_setting('formgate.schema'), 'Created by formgate'); \
     END IF; END $$";
 
 /// A database has an extension once. It is kept out of the tenants' schemas: dropping the one that has it would drop

@@ -1,7 +1,7 @@
 //! Takes rows of the registry into the directory, and keeps those that can't be served with the reasons.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::{Followed, Following};
@@ -54,6 +54,10 @@ impl Following {
         }
         if let Some(snapshot) = &mut followed.snapshot {
             snapshot.keep(&head, &rows, is_whole).await;
+        }
+        let erased: Vec<String> = rows.iter().filter(|row| row.is_erased).map(|row| row.slug.clone()).collect();
+        if !erased.is_empty() {
+            self.forget_erased(followed, &erased).await;
         }
         let mut rows = rows;
         if followed.refused.len() <= RETRIED {
@@ -119,7 +123,57 @@ impl Following {
             self.all_metrics.tenants.retain(|slug| after.config(slug).is_some());
         }
         if !left.is_empty() {
-            tokio::spawn(close_removed(left));
+            let closing = self.closing.begin(left.iter().map(RemovedDatabase::slug).filter(|slug| removed.contains(slug)));
+            tokio::spawn(async move {
+                close_removed(left).await;
+                drop(closing);
+            });
+        }
+    }
+
+    /// Drops the certificates of tenants of which nothing is to be kept, and what the snapshot has of them.
+    pub(super) async fn forget_erased(&self, followed: &mut Followed, slugs: &[String]) {
+        self.certificates.forget(slugs);
+        if let Some(snapshot) = &mut followed.snapshot {
+            snapshot.forget(slugs).await;
+        }
+    }
+}
+
+/// The tenants that were removed and whose databases this node has still open.
+#[derive(Debug, Default)]
+pub(super) struct Closing(Mutex<Vec<Arc<str>>>);
+
+impl Closing {
+    fn begin<'s>(self: &Arc<Self>, slugs: impl Iterator<Item = &'s Arc<str>>) -> ClosingTenants {
+        let slugs: Vec<_> = slugs.map(Arc::clone).collect();
+        self.lock().extend(slugs.iter().map(Arc::clone));
+        ClosingTenants { of: Arc::clone(self), slugs }
+    }
+
+    pub(super) fn slugs(&self) -> Vec<String> {
+        self.lock().iter().map(ToString::to_string).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<str>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Some of them, until this is dropped.
+struct ClosingTenants {
+    of: Arc<Closing>,
+    slugs: Vec<Arc<str>>,
+}
+
+impl Drop for ClosingTenants {
+    fn drop(&mut self) {
+        let mut closing = self.of.lock();
+        for slug in &self.slugs {
+            // The same slug may have been removed twice by now.
+            if let Some(at) = closing.iter().position(|other| other == slug) {
+                closing.swap_remove(at);
+            }
         }
     }
 }
