@@ -15,6 +15,7 @@ mod caller;
 mod changes;
 mod credentials;
 mod domains;
+mod erasing;
 mod import;
 mod limits;
 mod nodes;
@@ -99,7 +100,7 @@ static TABLE: [Endpoint<Operation>; 24] = [
     endpoint!(PUT "" "/v1/tenants/{slug}", writing!(tenants::put))
         .query(&["migrate", "wait", "token", "link"])
         .body(BodyKind::Ordinary),
-    endpoint!(DELETE "" "/v1/tenants/{slug}", writing!(tenants::remove)).query(&["wait"]),
+    endpoint!(DELETE "" "/v1/tenants/{slug}", writing!(tenants::remove)).query(&["erase", "wait"]),
     endpoint!(POST "" "/v1/tenants/{slug}/tokens", reading!(credentials::create_token)).body(BodyKind::Ordinary),
     endpoint!(POST "" "/v1/tenants/{slug}/import", reading!(import::load)).query(&["quiet"]).body(BodyKind::File),
     endpoint!(GET "" "/v1/tenants/{slug}/tokens", reading!(tokens::list)).query(&["after", "limit", "state"]),

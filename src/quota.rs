@@ -23,7 +23,7 @@ use crate::rare;
 use crate::shared::RedisConnections;
 use crate::store::DatabaseIdentity;
 use accounts::Accounts;
-pub use accounts::{Account, Interface, LimitedAccount, LimitedToken};
+pub use accounts::{Account, Interface, LimitedAccount, LimitedToken, keys_of};
 pub use outcome::{Budget, BudgetOf};
 use outcome::{Full, Outcomes};
 use shared::{Failure, Operation, SharedWindows};

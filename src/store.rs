@@ -37,6 +37,7 @@ mod groups;
 mod identity;
 pub(crate) mod import;
 pub mod mailbox;
+mod person;
 mod reach;
 mod reads;
 pub mod registry;
@@ -86,6 +87,7 @@ pub use groups::{
     MemberChange, MemberReader, Members, NewMembers, Report, SyncMembers, SyncedBy, Undone, WriteMode, WrittenGroup,
 };
 pub use identity::{DatabaseIdentity, PhysicalId};
+pub use person::{ErasedPerson, erase_person};
 use reach::Caller;
 pub use reach::FormReach;
 pub use reads::{

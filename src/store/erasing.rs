@@ -41,6 +41,12 @@ pub enum NotErasable {
     /// Its role may not drop the tables.
     #[error("the role of the database does not own the tables {}: only their owner may drop them", .0.join(", "))]
     NotOwned(Vec<String>),
+    /// Its file is on another machine.
+    #[error("the file `{file}` is not on this machine, and other nodes are live: erase it where it is")]
+    NotHere {
+        /// The file.
+        file: String,
+    },
     /// A file can't be removed.
     #[error("the file `{file}` can't be removed")]
     File {
@@ -255,7 +261,9 @@ async fn drop_on_postgres(database: &Database, looked_at: Option<&str>) -> Resul
 /// Something that depends on a table was created since the database was looked at.
 fn needed_or_other(error: sqlx::Error) -> NotErasable {
     match error.as_database_error() {
-        Some(cause) if cause.code().as_deref() == Some("2BP01") => NotErasable::Needed(vec![cause.message().to_owned()]),
+        Some(cause) if cause.code().as_deref() == Some("2BP01") => {
+            NotErasable::Needed(vec![cause.message().to_owned()])
+        }
         _ => error.into(),
     }
 }
@@ -278,7 +286,8 @@ async fn others(reader: &mut PooledConnection) -> Result<Vec<OtherObject>, NotEr
             continue;
         }
         let lower = text.to_ascii_lowercase();
-        let words: Vec<_> = lower.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).collect();
+        let words: Vec<_> =
+            lower.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).collect();
         let needs = match kind.as_str() {
             "table" => words.windows(2).any(|pair| pair[0] == "references" && ours.contains(pair[1])),
             // Of these, SQLite says only the text.
@@ -327,7 +336,8 @@ async fn drop_beside_others(database: &Database) -> Result<bool, NotErasable> {
         return Err(NotErasable::Needed(needed));
     }
     if schema::is_of_tenant(&mut writer).await? {
-        let drops: String = schema::tables(Dialect::Sqlite).rev().map(|table| format!("DROP TABLE IF EXISTS {table};")).collect();
+        let drops: String =
+            schema::tables(Dialect::Sqlite).rev().map(|table| format!("DROP TABLE IF EXISTS {table};")).collect();
         // Without foreign keys, dropping a table does not look for rows that refer to it.
         let text = format!("PRAGMA foreign_keys = OFF; PRAGMA secure_delete = ON; BEGIN IMMEDIATE; {drops} COMMIT");
         writer.command(AssertSqlSafe(text)).await?;
@@ -355,7 +365,8 @@ fn remove_files(database: &Path) -> Result<Vec<String>, NotErasable> {
 
 /// Returns whether there was a file.
 fn remove_file(file: &Path, is_emptied: bool) -> io::Result<bool> {
-    let emptied = if is_emptied { OpenOptions::new().write(true).open(file).and_then(|file| file.set_len(0)) } else { Ok(()) };
+    let emptied =
+        if is_emptied { OpenOptions::new().write(true).open(file).and_then(|file| file.set_len(0)) } else { Ok(()) };
     match emptied.and_then(|()| fs::remove_file(file)) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),

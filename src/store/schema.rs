@@ -116,9 +116,6 @@ pub enum Reach {
 /// session, which a pooler may give to other clients.)
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock(7310577365311121508)";
 
-/// What says that formgate created a schema, so that it may drop it.
-pub(super) const CREATED: &str = "Created by formgate";
-
 const MIGRATIONS_NAME: &str = "_sqlx_migrations";
 
 /// The table that sqlx's migrator would create.
@@ -164,7 +161,7 @@ async fn create_namespace(database: &Database, name: &str) -> Result<(), StoreEr
     Ok(transaction.commit().await?)
 }
 
-/// `CREATE SCHEMA` takes no bound values, so the name is passed as a setting.
+/// `CREATE SCHEMA` takes no bound values, so the name is passed as a setting. The comment says that formgate may drop it again.
 const CREATE_NAMESPACE: &str = "DO $$ BEGIN \
     IF to_regnamespace(quote_ident(current_setting('formgate.schema'))) IS NULL THEN \
         EXECUTE format('CREATE SCHEMA IF NOT EXISTS %I', current_setting('formgate.schema')); \

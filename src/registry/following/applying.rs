@@ -123,7 +123,8 @@ impl Following {
             self.all_metrics.tenants.retain(|slug| after.config(slug).is_some());
         }
         if !left.is_empty() {
-            let closing = self.closing.begin(left.iter().map(RemovedDatabase::slug).filter(|slug| removed.contains(slug)));
+            let closing =
+                self.closing.begin(left.iter().map(RemovedDatabase::slug).filter(|slug| removed.contains(slug)));
             tokio::spawn(async move {
                 close_removed(left).await;
                 drop(closing);

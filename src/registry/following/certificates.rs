@@ -40,7 +40,10 @@ impl Following {
             if let Some(registry) = self.registry.get()
                 && let Err(error) = self.forget_all_erased(registry, &mut followed).await
             {
-                tracing::debug!(cause = with_causes(&error), "the registry can't be asked for tenants that were erased");
+                tracing::debug!(
+                    cause = with_causes(&error),
+                    "the registry can't be asked for tenants that were erased"
+                );
             }
         }
         drop(followed);

@@ -85,7 +85,8 @@ impl Registry {
         let begun = retry::run(|| async move {
             let mut transaction = self.database.begin().await?;
             let head = lock_head(&mut transaction).await?;
-            let sql = sql!("SELECT toml, revision FROM registry_tenants WHERE toml IS NOT NULL AND slug = {slug}", slug);
+            let sql =
+                sql!("SELECT toml, revision FROM registry_tenants WHERE toml IS NOT NULL AND slug = {slug}", slug);
             let row = transaction.connection().fetch_optional(sql).await?;
             let (text, current): (Option<String>, Option<i64>) = match row {
                 Some(row) => (row.get(0)?, row.get(1)?),
@@ -139,10 +140,8 @@ impl Registry {
                 slug_in_json,
             );
             transaction.execute(sql).await?;
-            let sql = sql!(
-                "UPDATE registry_tenants SET erasing = NULL, erasing_database = NULL WHERE slug = {slug}",
-                slug,
-            );
+            let sql =
+                sql!("UPDATE registry_tenants SET erasing = NULL, erasing_database = NULL WHERE slug = {slug}", slug,);
             transaction.execute(sql).await?;
             Ok(transaction.commit().await?)
         })
@@ -165,7 +164,8 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn remove_certificates_of(&self, slugs: &[&str]) -> Result<(), StoreError> {
         let slugs: TextList = slugs.iter().collect();
-        let sql = sql!("DELETE FROM registry_certificates WHERE slug {in slugs} {scans: accounts are seldom erased}", slugs);
+        let sql =
+            sql!("DELETE FROM registry_certificates WHERE slug {in slugs} {scans: accounts are seldom erased}", slugs);
         self.database.execute(sql).await?;
         Ok(())
     }

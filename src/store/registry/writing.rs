@@ -83,7 +83,7 @@ pub enum WriteRefused {
         revision: Option<i64>,
     },
     /// What the account had that had the slug before is not erased yet.
-    #[error("the tenant `{slug}` is being erased")]
+    #[error("the tenant `{slug}` is being erased: repeat `formgate tenant remove {slug} --erase` until it is done")]
     BeingErased {
         /// The tenant.
         slug: String,
