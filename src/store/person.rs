@@ -181,16 +181,22 @@ async fn erase(transaction: &mut Transaction, person: &Person) -> Result<ErasedP
     for (table, sql) in [
         (
             "admin_links",
-            sql!("DELETE FROM admin_links WHERE lower(email) {in spellings}", spellings = spellings.clone()),
+            sql!(
+                "DELETE FROM admin_links WHERE lower(email) {in spellings} {scans: people are seldom erased}",
+                spellings = spellings.clone()
+            ),
         ),
         (
             "admin_sessions",
-            sql!("DELETE FROM admin_sessions WHERE lower(email) {in spellings}", spellings = spellings.clone()),
+            sql!(
+                "DELETE FROM admin_sessions WHERE lower(email) {in spellings} {scans: people are seldom erased}",
+                spellings = spellings.clone()
+            ),
         ),
         (
             "directory_users",
             sql!(
-                "DELETE FROM directory_users WHERE user_name_folded {in spellings} OR user_id {in users}",
+                "DELETE FROM directory_users WHERE user_name_folded {in spellings} OR user_id {in users} {scans: people are seldom erased}",
                 spellings,
                 users = &users[..],
             ),
@@ -203,13 +209,16 @@ async fn erase(transaction: &mut Transaction, person: &Person) -> Result<ErasedP
         erased.note("group_syncs", forget_in_syncs(transaction, user).await?);
     }
     // By this key, an API call may be repeated; without it, it is another call.
-    let sql = sql!("UPDATE tokens SET form_key = NULL WHERE {+has_address}", has_address = has("form_key", person));
+    let sql = sql!(
+        "UPDATE tokens SET form_key = NULL WHERE {+has_address} {scans: people are seldom erased}",
+        has_address = has("form_key", person)
+    );
     transaction.execute(sql).await?;
     for [table, column] in REPLACED {
         erased.note(table, replace(transaction, table, column, person).await?);
     }
     let sql = sql!(
-        "SELECT id, target_url FROM subscriptions WHERE {+has_address} ORDER BY id",
+        "SELECT id, target_url FROM subscriptions WHERE {+has_address} ORDER BY id {scans: people are seldom erased}",
         has_address = has("target_url", person),
     );
     for row in transaction.fetch_all(sql).await? {

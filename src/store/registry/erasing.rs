@@ -136,7 +136,8 @@ impl Registry {
             let slug_in_json = serde_json::to_string(slug).expect("a text is always JSON");
             let sql = sql!(
                 "UPDATE registry_nodes SET refused = '[]', reasons = '[]'
-                 WHERE {pg: strpos(refused, {slug_in_json}) | lite: instr(refused, {slug_in_json})} > 0",
+                 WHERE {pg: strpos(refused, {slug_in_json}) | lite: instr(refused, {slug_in_json})} > 0
+                 {scans: accounts are seldom erased}",
                 slug_in_json,
             );
             transaction.execute(sql).await?;
@@ -206,11 +207,14 @@ async fn forget_domains(transaction: &mut Transaction, slug: &str) -> Result<Vec
     let hosts: Vec<String> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
     for host in certificates.iter().chain(&hosts) {
         let end = format!("% {host}");
-        let sql = sql!("DELETE FROM registry_budgets WHERE name LIKE {end}", end);
+        let sql = sql!("DELETE FROM registry_budgets WHERE name LIKE {end} {scans: accounts are seldom erased}", end);
         transaction.execute(sql).await?;
     }
     for sql in [
-        sql!("DELETE FROM registry_budgets WHERE name LIKE {share}", share = format!("orders % of {slug}")),
+        sql!(
+            "DELETE FROM registry_budgets WHERE name LIKE {share} {scans: accounts are seldom erased}",
+            share = format!("orders % of {slug}"),
+        ),
         sql!("DELETE FROM registry_domains WHERE slug = {slug}", slug),
         sql!("DELETE FROM registry_certificates WHERE slug = {slug} {scans: accounts are seldom erased}", slug),
         sql!("DELETE FROM registry_events WHERE slug = {slug} {scans: accounts are seldom erased}", slug),
@@ -225,20 +229,20 @@ async fn forget_subscribed(transaction: &mut Transaction, slug: &str) -> Result<
     if transaction.dialect() == Dialect::Postgres {
         transaction.command(LOCK).await?;
     }
-    let is_last = || sql!("(SELECT max(number) FROM registry_subscribed)");
+    let last_number = || sql!("(SELECT max(number) FROM registry_subscribed)");
     let sql = sql!(
         "DELETE FROM registry_subscribed
          WHERE slug = '' AND EXISTS (
-           SELECT 1 FROM registry_subscribed AS s WHERE s.slug = {slug} AND s.number = {+is_last})",
+           SELECT 1 FROM registry_subscribed AS s WHERE s.slug = {slug} AND s.number = {+last_number})",
         slug,
-        is_last = is_last(),
+        last_number = last_number(),
     );
     transaction.execute(sql).await?;
     let sql = sql!(
         "UPDATE registry_subscribed SET slug = '', place = '', is_subscribed = FALSE
-         WHERE slug = {slug} AND number = {+is_last}",
+         WHERE slug = {slug} AND number = {+last_number}",
         slug,
-        is_last = is_last(),
+        last_number = last_number(),
     );
     transaction.execute(sql).await?;
     transaction.execute(sql!("DELETE FROM registry_subscribed WHERE slug = {slug}", slug)).await?;
