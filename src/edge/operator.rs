@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST};
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HOST};
 use http::{HeaderValue, Request, Response, StatusCode, Version, request};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
@@ -234,28 +234,25 @@ async fn read(
     let upload = match api.begin_upload(&caller, &head).await {
         Ok(None) => None,
         Ok(Some(upload)) => Some(upload),
-        Err(refused) => {
-            discard(&head, body).await;
-            return Err(refused);
-        }
+        Err(refused) => return Err(without_upload(refused, &head, body).await),
     };
     if body.is_end_stream() {
         return Ok((caller, head, ReceivedBody::default(), upload));
     }
     if let Some(upload) = upload {
         // It has time to send, and its connection is not taken from it for others.
-        let file = upload.file().map_err(Upload::not_kept)?;
-        return match receive_file(&head.headers, &mut body, file, MAX_UPLOAD, &upload_limits()).await {
-            Ok(()) => Ok((caller, head, ReceivedBody::default(), Some(upload))),
-            Err(UploadError::File(error)) => {
-                discard(&head, body).await;
-                Err(Upload::not_kept(error))
-            }
-            Err(UploadError::Refused(refusal)) => {
-                discard(&head, body).await;
-                Err(refusal.reply())
-            }
+        let received = match upload.file() {
+            Ok(file) => receive_file(&head.headers, &mut body, file, MAX_UPLOAD, &upload_limits()).await,
+            Err(error) => Err(UploadError::File(error)),
         };
+        let refused = match received {
+            Ok(()) => return Ok((caller, head, ReceivedBody::default(), Some(upload))),
+            Err(UploadError::File(error)) => Upload::not_kept(error),
+            Err(UploadError::Refused(refusal)) => refusal.reply(),
+        };
+        // The next import need not wait for the rest of this body.
+        drop(upload);
+        return Err(without_upload(refused, &head, body).await);
     }
     let kind = operator::ENDPOINTS.find(&head.method, head.uri.path()).map_or(BodyKind::None, |it| it.endpoint.body);
     busy.read_on();
@@ -263,6 +260,12 @@ async fn read(
     let body = body.map_err(|refusal| refusal.reply())?;
     busy.answer();
     Ok((caller, head, body, None))
+}
+
+/// A refusal of a large body, some of which may still come: the connection ends with it.
+async fn without_upload(refused: Reply, head: &request::Parts, body: Incoming) -> Reply {
+    discard(head, body).await;
+    refused.with_header(CONNECTION, HeaderValue::from_static("close"))
 }
 
 /// A panic, which the runtime has logged.

@@ -31,7 +31,7 @@ const REPLACED: [[&str; 2]; 8] = [
     ["webhook_attempts", "error"],
 ];
 
-/// The longest part of a text that an SQLite program or a person would write before an address in JSON: `\u003c`.
+/// The length of the longest escape of JSON that may stand before an address: `\u003c`.
 const ESCAPE: usize = 6;
 
 /// How much was erased, by table.

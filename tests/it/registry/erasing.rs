@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::scene::{Answer, LIMIT, Scene, client, me, me_becomes};
-use crate::support::client::operator_get;
+use crate::support::client::{operator_get, wait_for_count};
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, on_both_databases};
 use crate::support::process::Node;
@@ -112,6 +112,18 @@ async fn plant(scene: &Scene, nodes: [&Node; 2]) -> String {
     token
 }
 
+/// Stops a node that has not the write lock of the registry's file.
+async fn stop_without_lock(scene: &Scene, node: &mut Node) {
+    loop {
+        node.signal("STOP");
+        let unchanged = scene.call(0, Method::PUT, "/v1/tenants/acme", Some(&scene.tenant("acme"))).await;
+        if unchanged.status != 503 {
+            return;
+        }
+        node.signal("CONT");
+    }
+}
+
 on_both_databases! {
     async fn nothing_of_an_erased_account_is_left_anywhere(engine: Engine) {
         let redis = Redis::start();
@@ -174,7 +186,7 @@ on_both_databases! {
         let first = scene.start(0);
         let mut second = scene.start(1);
         let token = scene.add(0, "acme").await;
-        second.signal("STOP");
+        stop_without_lock(&scene, &mut second).await;
         let waiting = erase(&scene, &format!("{ERASE}&wait=1")).await;
         assert_eq!(waiting.status, 202, "{waiting:?}");
         let named = waiting.body["waiting_for"].as_array().unwrap();
@@ -203,7 +215,7 @@ on_both_databases! {
         let mut first = scene.start(0);
         let mut second = scene.start(1);
         let token = scene.add(0, "acme").await;
-        second.signal("STOP");
+        stop_without_lock(&scene, &mut second).await;
         {
             let begun = erase(&scene, &format!("{ERASE}&wait=60"));
             let removed = me_becomes(&first, "acme", &token, 404);
@@ -253,13 +265,13 @@ on_both_databases! {
 
     async fn a_request_in_flight_is_waited_for(engine: Engine) {
         let scene = Scene::new(engine);
-        let node = scene.start(0);
+        let mut node = scene.start(0);
         let token = scene.add(0, "acme").await;
         let client = client(&node, "acme", &token);
         let feed = client.get("/api/v1/submission/changes").try_send().await.expect("an answer");
         let next = feed.json()["meta"]["cursor"].as_str().expect("a cursor").to_owned();
         let waiting = tokio::spawn(async move { client.get(&format!("/api/v1/submission/changes?cursor={next}&wait=15")).try_send().await });
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        wait_for_count(node.operator_address(), "formgate_requests_in_flight", 1).await;
         let early = erase(&scene, &format!("{ERASE}&wait=2")).await;
         assert_eq!(early.status, 202, "{early:?}");
         assert!(early.body["waiting_for"][0]["reason"].as_str().unwrap().contains("still use the database"), "{early:?}");

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -14,6 +14,7 @@ use tokio::net::UnixStream;
 use super::scene::{Answer, LIMIT, Scene};
 use crate::support::database::Database;
 use crate::support::fixture::on_both_databases;
+use crate::support::process::Node;
 
 /// A line of each type.
 const LINES: &str = r#"{"type":"user","id":7,"email":"ana@example.com","name":"Ana"}
@@ -39,6 +40,15 @@ async fn counts(scene: &Scene) -> [i64; 3] {
     let counts = database.integers(counts).await;
     database.close().await;
     counts
+}
+
+/// How many files of a node were removed, or never had a name.
+fn files_without_names(node: &Node) -> usize {
+    let files = fs::read_dir(format!("/proc/{}/fd", node.id())).unwrap().flatten();
+    let files = files.filter_map(|file| fs::read_link(file.path()).ok());
+    files
+        .filter(|file| file.display().to_string().contains("tmp") && file.to_string_lossy().ends_with("(deleted)"))
+        .count()
 }
 
 /// Begins an import of `length` bytes and sends a part of it.
@@ -100,22 +110,19 @@ on_both_databases! {
         let token = scene.add(0, "acme").await;
         let (part, rest) = LINES.split_at(100);
         let mut slow = begin(&scene, LINES.len(), part).await;
-        // Until the node has begun to receive it.
-        let refused = loop {
-            let second = import(&scene, LINES, &[]).await;
-            if second.status == 409 {
-                break second;
-            }
-            assert_eq!(second.status, 200, "{second:?}");
-        };
+        let began = Instant::now();
+        while files_without_names(&node) == 0 {
+            assert!(began.elapsed() < LIMIT, "it is received into a file without a name");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let refused = import(&scene, LINES, &[]).await;
+        assert_eq!(refused.status, 409, "{refused:?}");
         assert!(refused.body["message"].as_str().unwrap().contains("under way"), "{refused:?}");
         let client = super::scene::client(&node, "acme", &token);
         let group = json!({ "name": "Now", "external_id": "now", "members": [] });
         let written = client.put("/api/v1/group").json(&group).send().await;
         assert!(written.status.is_success(), "a writer does not wait");
-        let pids = fs::read_dir(format!("/proc/{}/fd", node.id())).unwrap().flatten();
-        let unnamed = pids.filter_map(|fd| fs::read_link(fd.path()).ok()).filter(|file| file.display().to_string().ends_with("(deleted)"));
-        assert_eq!(unnamed.filter(|file| !file.display().to_string().contains("mem")).count(), 1, "its file has no name");
+        assert_eq!(files_without_names(&node), 1);
         slow.write_all(rest.as_bytes()).await.unwrap();
         let mut answer = vec![0; 4096];
         let length = tokio::time::timeout(LIMIT, slow.read(&mut answer)).await.unwrap().unwrap();
@@ -129,10 +136,6 @@ on_both_databases! {
         scene.add(0, "acme").await;
         let before = counts(&scene).await;
         drop(begin(&scene, LINES.len() + 1, LINES).await);
-        let mut large = begin(&scene, (1 << 30) + 1, "").await;
-        let mut answer = String::new();
-        let reading = tokio::time::timeout(Duration::from_secs(60), large.read_to_string(&mut answer)).await;
-        assert!(answer.starts_with("HTTP/1.1 413"), "{reading:?} {answer}");
         // The next one begins as soon as the node has noticed that the first one is gone.
         loop {
             let next = import(&scene, "", &[]).await;
@@ -141,6 +144,10 @@ on_both_databases! {
             }
             assert_eq!(next.status, 409, "{next:?}");
         }
+        let mut large = begin(&scene, (1 << 30) + 1, "").await;
+        let mut answer = String::new();
+        let reading = tokio::time::timeout(Duration::from_secs(60), large.read_to_string(&mut answer)).await;
+        assert!(answer.starts_with("HTTP/1.1 413"), "{reading:?} {answer}");
         assert_eq!(counts(&scene).await[..2], before[..2]);
     }
 }
