@@ -217,7 +217,8 @@ on_both_databases! {
         let token = scene.add(0, "acme").await;
         stop_without_lock(&scene, &mut second).await;
         {
-            let begun = erase(&scene, &format!("{ERASE}&wait=60"));
+            let target = format!("{ERASE}&wait=60");
+            let begun = erase(&scene, &target);
             let removed = me_becomes(&first, "acme", &token, 404);
             tokio::select! {
                 answer = begun => panic!("{answer:?}"),
