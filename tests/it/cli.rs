@@ -10,6 +10,7 @@ mod concerns;
 mod demo;
 mod erase;
 mod explain;
+mod export;
 mod import;
 mod keys;
 mod migrate;
