@@ -39,6 +39,11 @@ pub(super) async fn run(command: &EraseArgs) -> Result<()> {
             kept.join(", ")
         ));
     }
+    if erased.is_in_log {
+        print_stderr(
+            "a program reads the file all the time, so its write-ahead log still has what was erased: repeat the command when it is done",
+        );
+    }
     let text = if command.json {
         pretty(&json!({ "erased": erased.erased, "subscriptions": kept }))
     } else if erased.erased.is_empty() {

@@ -65,7 +65,13 @@ pub fn keys_of(slug: &str, database: &DatabaseIdentity, tokens: &[i64]) -> Vec<S
         let of_tokens: Vec<_> = tokens.iter().map(|token| token_log(&account, *token)).collect();
         std::iter::once(account.to_string()).chain(of_tokens)
     });
-    logs.flat_map(|log| [tally_of(&log), log]).collect()
+    let exports = [Interface::Api, Interface::Scim].map(|it| exports_of(&Account::new(slug, database, it).key));
+    logs.flat_map(|log| [tally_of(&log), log]).chain(exports).collect()
+}
+
+/// The key of the lease of an account's export.
+pub(super) fn exports_of(account: &str) -> String {
+    format!("{account}:export")
 }
 
 /// The key of the log of a token with a budget of its own.

@@ -47,6 +47,19 @@ pub(super) fn tables(dialect: Dialect) -> impl DoubleEndedIterator<Item = &'stat
     std::iter::once(MIGRATIONS_NAME).chain(expected.map(|object| object.name))
 }
 
+/// The columns of formgate's own tables that have text, by table.
+#[cfg(test)]
+pub(super) fn own_text_columns(dialect: Dialect) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let is_text = |state: &str| ["text", "TEXT", "json"].iter().any(|kind| state.starts_with(kind));
+    objects::own_columns(dialect).filter(move |column| is_text(&column.state)).map(|column| (column.table, column.name))
+}
+
+/// The tables of formgate's own that have a column.
+#[cfg(test)]
+pub(super) fn own_columns(dialect: Dialect, name: &'static str) -> impl Iterator<Item = &'static str> {
+    objects::own_columns(dialect).filter(move |column| column.name == name).map(|column| column.table)
+}
+
 /// The statement that creates a trigger of the schema on SQLite.
 pub(super) fn sqlite_trigger(name: &str) -> Option<String> {
     let trigger = objects::expected(Dialect::Sqlite).iter().find(|object| object.name == name)?;

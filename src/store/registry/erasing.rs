@@ -4,10 +4,7 @@
 //! that nodes let go of it, and keeps its table in `erasing`, by which the rest can be done again after a crash. The last one
 //! removes that too. Between them nobody else gets the slug or the database.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
-use tokio::time::sleep;
 
 use super::Registry;
 use super::databases::{self, forget_left};
@@ -16,13 +13,7 @@ use super::subscribed::LOCK;
 use super::writing::WriteRefused;
 use crate::store::StoreError;
 use crate::store::engine::{Transaction, retry};
-use crate::store::statement::{Dialect, Row, Sql, TextList, sql};
-
-/// How often and how far apart it is tried to empty the write-ahead log, which readers prevent for a moment.
-///
-/// Larger: a call takes longer while a program reads without end. Smaller: one that reads for a moment leaves bytes.
-const CHECKPOINTS: usize = 40;
-const CHECKPOINT_PAUSE: Duration = Duration::from_millis(50);
+use crate::store::statement::{Dialect, Row, TextList, sql};
 
 /// A tenant that is being erased.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,19 +168,7 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn empty_log(&self) -> Result<bool, StoreError> {
-        if self.database.dialect() == Dialect::Postgres {
-            return Ok(true);
-        }
-        for _ in 0..CHECKPOINTS {
-            let mut writer = self.database.writer().await?;
-            let row = writer.fetch_one(Sql::text("PRAGMA wal_checkpoint(TRUNCATE)")).await?;
-            if row.get::<i64>(0)? == 0 {
-                return Ok(true);
-            }
-            drop(writer);
-            sleep(CHECKPOINT_PAUSE).await;
-        }
-        Ok(false)
+        self.database.empty_log().await
     }
 }
 
