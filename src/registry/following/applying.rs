@@ -121,6 +121,7 @@ impl Following {
         self.all_metrics.tenants_served.set(i64::try_from(after.len()).unwrap_or(i64::MAX));
         if !removed.is_empty() {
             self.all_metrics.tenants.retain(|slug| after.config(slug).is_some());
+            self.keepers.note_able(removed.iter().map(|slug| (slug, true)));
         }
         if !left.is_empty() {
             let closing =

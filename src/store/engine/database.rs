@@ -22,10 +22,10 @@ use crate::memory::RowMemory;
 use crate::metrics::{DatabaseFailure, DatabaseMetrics};
 use crate::store::statement::{Dialect, Row, RowHandler, Sql};
 
-/// How often and how far apart it is tried to empty a write-ahead log, which readers prevent for a moment.
+/// How long it is tried to empty a write-ahead log, which readers prevent for a moment.
 ///
 /// Larger: a call takes longer while a program reads without end. Smaller: one that reads for a moment leaves bytes.
-const CHECKPOINTS: usize = 40;
+const CHECKPOINT_LIMIT: Duration = Duration::from_secs(4);
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The connections of one tenant's database.
@@ -203,16 +203,17 @@ impl Database {
         if self.dialect() == Dialect::Postgres {
             return Ok(true);
         }
-        for _ in 0..CHECKPOINTS {
+        let began = Instant::now();
+        loop {
             let mut writer = self.writer().await?;
             let row = writer.fetch_one(Sql::text("PRAGMA wal_checkpoint(TRUNCATE)")).await?;
-            if row.get::<i64>(0)? == 0 {
-                return Ok(true);
-            }
+            let is_emptied = row.get::<i64>(0)? == 0;
             drop(writer);
+            if is_emptied || began.elapsed() >= CHECKPOINT_LIMIT {
+                return Ok(is_emptied);
+            }
             sleep(CHECKPOINT_PAUSE).await;
         }
-        Ok(false)
     }
 
     /// Runs one writing statement in a transaction of its own. Returns the number of affected rows.

@@ -145,7 +145,10 @@ mod tests {
             ("ana@example.com. ana@example.com.", "(erased). (erased)."),
             ("Grüße an ana@example.com", "Grüße an (erased)"),
             // Folding makes this letter longer.
-            (r#"{"city":"İzmir, İSTANBUL","by":"ANA@example.com İ"}"#, r#"{"city":"İzmir, İSTANBUL","by":"(erased) İ"}"#),
+            (
+                r#"{"city":"İzmir, İSTANBUL","by":"ANA@example.com İ"}"#,
+                r#"{"city":"İzmir, İSTANBUL","by":"(erased) İ"}"#,
+            ),
         ] {
             assert!(person.is_in(text), "{text}");
             assert_eq!(person.erased_from(text), erased);

@@ -123,15 +123,7 @@ impl Registry {
             databases::lock(&mut transaction).await?;
             forget_left(&mut transaction, &[slug]).await?;
             forget_subscribed(&mut transaction, slug).await?;
-            // A node that ended may have left a reason with a host of it; one that runs writes its own again.
-            let slug_in_json = serde_json::to_string(slug).expect("a text is always JSON");
-            let sql = sql!(
-                "UPDATE registry_nodes SET refused = '[]', reasons = '[]'
-                 WHERE {pg: strpos(refused, {slug_in_json}) | lite: instr(refused, {slug_in_json})} > 0
-                 {scans: accounts are seldom erased}",
-                slug_in_json,
-            );
-            transaction.execute(sql).await?;
+            forget_in_nodes(&mut transaction, slug).await?;
             let sql =
                 sql!("UPDATE registry_tenants SET erasing = NULL, erasing_database = NULL WHERE slug = {slug}", slug,);
             transaction.execute(sql).await?;
@@ -201,6 +193,41 @@ async fn forget_domains(transaction: &mut Transaction, slug: &str) -> Result<Vec
         transaction.execute(sql).await?;
     }
     Ok(certificates)
+}
+
+/// Takes a tenant out of what nodes wrote about themselves. One that runs has done so itself, or does with its next beat.
+async fn forget_in_nodes(transaction: &mut Transaction, slug: &str) -> Result<(), sqlx::Error> {
+    let sql = sql!(
+        "SELECT id, refused, coalesce(unable, '[]'), closing FROM registry_nodes {scans: accounts are seldom erased}"
+    );
+    for row in transaction.fetch_all(sql).await? {
+        let id: String = row.get(0)?;
+        let [refused, unable, closing] = [1, 2, 3].map(|column| {
+            let list = row.get::<String>(column)?;
+            Ok::<Vec<String>, sqlx::Error>(serde_json::from_str(&list).unwrap_or_default())
+        });
+        let (refused, mut unable, mut closing) = (refused?, unable?, closing?);
+        if refused.iter().any(|other| other == slug) {
+            // The reasons may have its hosts.
+            let sql = sql!("UPDATE registry_nodes SET refused = '[]', reasons = '[]' WHERE id = {id}", id = &id);
+            transaction.execute(sql).await?;
+        }
+        let count = unable.len() + closing.len();
+        unable.retain(|other| other != slug);
+        closing.retain(|other| other != slug);
+        if unable.len() + closing.len() < count {
+            let list = |texts: &[String]| serde_json::to_string(texts).expect("texts are always JSON");
+            let sql = sql!(
+                "UPDATE registry_nodes SET closing = {closing}, unable = CASE WHEN unable IS NOT NULL THEN {unable} END
+                 WHERE id = {id}",
+                closing = list(&closing),
+                unable = list(&unable),
+                id,
+            );
+            transaction.execute(sql).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Forgets whether a tenant has subscriptions. Numbers are never given twice, so the highest one stays without a tenant.

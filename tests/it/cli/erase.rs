@@ -8,18 +8,24 @@ use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site, on_both_databases};
 
 /// The columns of formgate's tables in which an address can be.
-const COLUMNS: [&str; 19] = [
+const COLUMNS: [&str; 25] = [
     "tokens.name",
     "tokens.created_by",
     "tokens.form_key",
     "request_log.id",
     "request_log.agent",
     "admin_links.email",
+    "admin_links.name",
     "admin_sessions.email",
+    "admin_sessions.name",
+    "admin_sessions.user_agent",
     "audit_log.actor",
     "audit_log.subject",
     "audit_log.details",
     "group_syncs.actor",
+    "group_syncs.group_name",
+    "directory_held.actor",
+    "subscriptions.reason",
     "webhook_events.body",
     "webhook_attempts.error",
     "webhook_attempts.response",
@@ -52,21 +58,24 @@ async fn plant(site: &Site, engine: Engine, email: &str) {
             "INSERT INTO request_log (at, number, id, method, status, duration_ms, agent)
              VALUES ({now}, 1, 'of {email}', 'GET', 200, 1, 'sync for <{email}>'), ({now}, 2, 'r', 'GET', 200, 1, 'mari{email}')"
         ),
-        format!("INSERT INTO admin_links (digest, email, role, created_at, expires_at) VALUES ({}, '{email}', 'admin', {now}, {now})", digest('c')),
+        format!("INSERT INTO admin_links (digest, email, name, role, created_at, expires_at) VALUES ({}, '{email}', '{email}', 'admin', {now}, {now})", digest('c')),
         format!(
-            "INSERT INTO admin_sessions (digest, email, role, issuer, subject, created_at, last_seen_at, expires_at, network, user_agent)
-             VALUES ({}, '{}', 'admin', 'https://id', 'sub-of-ana', {now}, {now}, {now}, '192.0.2.0/24', 'Firefox')",
+            "INSERT INTO admin_sessions
+               (digest, email, name, role, issuer, subject, created_at, last_seen_at, expires_at, network, user_agent)
+             VALUES ({}, '{}', '{email}', 'admin', 'https://id', 'sub-of-ana', {now}, {now}, {now}, '192.0.2.0/24', 'Firefox'),
+               ({}, 'other@example.com', 'Other', 'admin', 'https://id', 'sub', {now}, {now}, {now}, '192.0.2.0/24', 'tool of {email}')",
             digest('d'),
-            email.to_uppercase()
+            email.to_uppercase(),
+            digest('e')
         ),
         format!(
             "INSERT INTO group_syncs (at, group_id, group_name, is_new, actor, attached, detached, attached_count, detached_count)
-             VALUES ({now}, 1, 'All', {}, '{email}', '[7,8,77]', '[7]', 3, 1)",
+             VALUES ({now}, 1, 'Team of {email}', {}, '{email}', '[7,8,77]', '[7]', 3, 1)",
             off(engine)
         ),
         format!(
-            "INSERT INTO subscriptions (id, target_url, event, secret, created_at)
-             {} VALUES (1, 'https://receiver.example/{email}', 'submission.created', 's', {now})",
+            "INSERT INTO subscriptions (id, target_url, event, secret, created_at, reason)
+             {} VALUES (1, 'https://receiver.example/{email}', 'submission.created', 's', {now}, '{{\"by\":\"{email}\"}}')",
             if engine == Engine::Sqlite { "" } else { "OVERRIDING SYSTEM VALUE" }
         ),
         format!("INSERT INTO webhook_events (subscription_id, seq, submission_id, body) VALUES (1, 1, 1, '{escaped}')"),
@@ -78,6 +87,11 @@ async fn plant(site: &Site, engine: Engine, email: &str) {
         format!(
             "INSERT INTO directory_users (user_id, user_name, user_name_folded, given_name, created_at, updated_at)
              VALUES (7, 'ana', 'ana', 'Ana', {now}, {now})"
+        ),
+        format!("INSERT INTO directory_removals (group_id, user_id, ends_at) SELECT id, 7, {now} FROM groups WHERE built_in"),
+        format!(
+            "INSERT INTO directory_held (group_id, user_id, kind, at, actor)
+             SELECT groups.id, users.id, 'removed', {now}, 'sync of {email}' FROM groups CROSS JOIN users WHERE built_in"
         ),
     ];
     for statement in statements {
@@ -129,8 +143,9 @@ on_both_databases! {
         assert_eq!(erased.code, 0, "{erased:?}");
         let printed: Value = serde_json::from_str(&erased.stdout).unwrap();
         for (table, rows) in [
-            ("admin_links", 2), ("admin_sessions", 1), ("directory_users", 1), ("request_log", 2), ("tokens", 2),
-            ("webhook_attempts", 1), ("webhook_events", 1), ("group_syncs", 2), ("audit_log", 1),
+            ("admin_links", 2), ("admin_sessions", 2), ("directory_users", 1), ("request_log", 2), ("tokens", 2),
+            ("webhook_attempts", 1), ("webhook_events", 1), ("group_syncs", 3), ("audit_log", 1), ("subscriptions", 1),
+            ("directory_removals", 1), ("directory_held", 2),
         ] {
             assert_eq!(printed["erased"][table], rows, "{table}: {printed}");
         }
@@ -138,6 +153,8 @@ on_both_databases! {
         assert!(erased.stderr.contains("hook_1"), "{}", erased.stderr);
         assert_eq!(places(&database, email).await, Vec::<&str>::new());
         assert_eq!(database.texts("SELECT attached || detached FROM group_syncs").await, ["[8,77][]"]);
+        assert_eq!(database.texts("SELECT actor FROM directory_held").await, ["sync of (erased)"], "of the other user");
+        assert_eq!(database.texts("SELECT email FROM admin_sessions").await, ["other@example.com"]);
         let body = database.text("SELECT body FROM webhook_events").await;
         let body: Value = serde_json::from_str(&body).expect("it is JSON as before");
         assert_eq!(body, json!({ "answer": "first\n(erased)", "other": format!("mari{email}") }));

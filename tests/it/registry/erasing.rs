@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use http::Method;
@@ -11,6 +12,8 @@ use super::scene::{Answer, LIMIT, Scene, client, me, me_becomes};
 use crate::support::client::{operator_get, wait_for_count};
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::planting::plant_in_every_column;
+use crate::support::postgres::find_client;
 use crate::support::process::Node;
 use crate::support::redis::Redis;
 
@@ -41,31 +44,56 @@ async fn tables(database: &Database, names: &str) -> i64 {
     count
 }
 
-/// Everything that a registry has: the bytes of its files, or the texts of its rows.
-async fn registry_content(scene: &Scene, engine: Engine) -> Vec<u8> {
-    if engine == Engine::Sqlite {
-        return content_of(Path::new(scene.registry_url.strip_prefix("sqlite:").unwrap()));
+/// Everything that a database has: the bytes of the files, or a dump.
+fn content(url: &str) -> Vec<u8> {
+    if let Some(file) = url.strip_prefix("sqlite:") {
+        let beside = ["", "-wal", "-shm", "-journal"].map(|end| format!("{file}{end}"));
+        return beside.iter().flat_map(|file| fs::read(file).unwrap_or_default()).collect();
     }
-    let database = Database::connect(&scene.registry_url).await;
-    let tables = "SELECT relname::text FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace";
-    let mut content = String::new();
-    for table in database.texts(tables).await {
-        content += &database.text(&format!("SELECT coalesce(string_agg(t::text, ' '), '') FROM {table} AS t")).await;
-    }
-    database.close().await;
-    content.into_bytes()
+    let dump = Command::new(find_client("pg_dump")).args(["--inserts", "--dbname", url]).output().unwrap();
+    assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
+    dump.stdout
 }
 
-/// The bytes of a SQLite file and of those next to it.
-fn content_of(file: &Path) -> Vec<u8> {
-    let beside = ["", "-wal", "-shm"].map(|end| PathBuf::from(format!("{}{end}", file.display())));
-    beside.iter().flat_map(|file| fs::read(file).unwrap_or_default()).collect()
+fn has(content: &[u8], text: &str) -> bool {
+    content.windows(text.len()).any(|bytes| bytes == text.as_bytes())
+}
+
+/// Every file below a folder.
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .flat_map(|path| match path.metadata() {
+            Ok(found) if found.is_dir() => files_in(&path),
+            Ok(found) if found.is_file() => vec![path],
+            _ => Vec::new(),
+        })
+        .collect()
+}
+
+/// Every key of a Redis, and what it has.
+fn content_of_redis(redis: &Redis) -> Vec<u8> {
+    let mut content = Vec::new();
+    for key in redis.run::<Vec<String>>(&["KEYS", "*"]) {
+        content.extend_from_slice(key.as_bytes());
+        let kind: String = redis.run(&["TYPE", &key]);
+        let values: Vec<Vec<u8>> = match kind.as_str() {
+            "zset" => redis.run(&["ZRANGE", &key, "0", "-1"]),
+            "hash" => redis.run(&["HGETALL", &key]),
+            "list" => redis.run(&["LRANGE", &key, "0", "-1"]),
+            "string" => vec![redis.run(&["GET", &key])],
+            // It expired just now.
+            "none" => Vec::new(),
+            other => panic!("{key} is a {other}"),
+        };
+        content.extend(values.concat());
+    }
+    content
 }
 
 fn assert_nothing_planted(what: &str, content: &[u8]) {
     for planted in PLANTED {
-        let found = content.windows(planted.len()).any(|bytes| bytes == planted.as_bytes());
-        assert!(!found, "{what} has {planted}");
+        assert!(!has(content, planted), "{what} has {planted}");
     }
 }
 
@@ -132,7 +160,21 @@ on_both_databases! {
         let token = plant(&scene, [&nodes[0], &nodes[1]]).await;
         let neighbor = scene.add(0, "globex").await;
         assert!(!redis.run::<Vec<String>>(&["KEYS", "*{acme}*"]).is_empty());
-        let file = scene.tenant("acme")["database"].as_str().unwrap().strip_prefix("sqlite:").map(PathBuf::from);
+        let url = scene.tenant("acme")["database"].as_str().unwrap().to_owned();
+        let own = database(&scene, "acme").await;
+        let mut planted = plant_in_every_column(&own).await;
+        own.close().await;
+        // What nodes write with a delay is written when they close the database.
+        let agent = [("user-agent", "planted agent"), ("x-request-id", "planted-request")];
+        for node in &nodes {
+            let request = client(node, "acme", &token).get("/api/v1/form");
+            let answer = agent.iter().fold(request, |request, (name, value)| request.header(name, value)).send().await;
+            assert_eq!(answer.status, 200, "{answer:?}");
+        }
+        let before = content(&url);
+        planted.retain(|text| !has(&before, text));
+        assert_eq!(planted, Vec::<String>::new(), "these are in the database, so the search is able to find them");
+        let file = url.strip_prefix("sqlite:").map(PathBuf::from);
         let logged = nodes.each_mut().map(|node| node.log().len());
 
         let erased = erase(&scene, &format!("{ERASE}&wait=60")).await;
@@ -155,15 +197,23 @@ on_both_databases! {
                             (SELECT count(*) FROM pg_proc WHERE proname LIKE 'formgate%')";
                 assert_eq!(database.integers(left).await, [0, 0]);
                 database.close().await;
+                assert_nothing_planted("the database", &content(&url));
             }
         }
         assert_eq!(erase(&scene, ERASE).await.status, 404);
 
-        assert_nothing_planted("the registry", &registry_content(&scene, engine).await);
-        for node in 0..2 {
-            assert_nothing_planted("a snapshot", &content_of(&scene.snapshot(node)));
+        let files = files_in(scene.folder());
+        assert!(files.len() > 4, "{files:?}");
+        for file in files {
+            assert_nothing_planted(&file.display().to_string(), &fs::read(&file).unwrap_or_default());
         }
-        assert_eq!(redis.run::<Vec<String>>(&["KEYS", "*acme*"]), Vec::<String>::new());
+        assert_nothing_planted("the registry", &content(&scene.registry_url));
+        for node in 0..2 {
+            assert!(scene.snapshot(node).exists());
+        }
+        let in_redis = content_of_redis(&redis);
+        assert!(has(&in_redis, "globex") && !has(&in_redis, "acme"), "{}", String::from_utf8_lossy(&in_redis));
+        assert_nothing_planted("Redis", &in_redis);
         for (node, logged) in nodes.iter_mut().zip(logged) {
             assert_eq!(me(node, "acme", &token).await, 404);
             assert_eq!(me(node, "globex", &neighbor).await, 200);
@@ -231,7 +281,7 @@ on_both_databases! {
         let erased = erase(&scene, &format!("{ERASE}&wait=60")).await;
         assert_eq!(erased.status, 200, "{erased:?}");
         assert_eq!(erase(&scene, ERASE).await.status, 404);
-        assert_nothing_planted("the registry", &registry_content(&scene, engine).await);
+        assert_nothing_planted("the registry", &content(&scene.registry_url));
         if engine == Engine::Postgres {
             let left = database(&scene, "acme").await;
             assert_eq!(tables(&left, "'users', 'tokens'").await, 0);
