@@ -13,7 +13,7 @@ use tokio::net::UnixStream;
 
 use super::scene::{Answer, LIMIT, Scene};
 use crate::support::database::Database;
-use crate::support::fixture::on_both_databases;
+use crate::support::fixture::{Engine, on_both_databases};
 use crate::support::process::Node;
 
 /// A line of each type.
@@ -154,7 +154,7 @@ on_both_databases! {
 
 #[tokio::test]
 async fn data_is_imported_into_a_tenant_of_a_file_without_a_registry_of_its_own() {
-    let mut scene = Scene::new(crate::support::fixture::Engine::Sqlite);
+    let mut scene = Scene::new(Engine::Sqlite);
     let text = scene.text("acme");
     scene.write_files(&text, 1);
     scene.succeed(&["migrate", "--tenant", "acme"]);
@@ -162,6 +162,27 @@ async fn data_is_imported_into_a_tenant_of_a_file_without_a_registry_of_its_own(
     let loaded = import(&scene, LINES, &[]).await;
     assert_eq!(loaded.status, 200, "{loaded:?}");
     assert_eq!(counts(&scene).await, [1, 1, 1]);
+}
+
+/// The most memory that a process has had, in kilobytes.
+fn peak(node: &Node) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", node.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_large_body_takes_little_memory() {
+    let scene = Scene::new(Engine::Sqlite);
+    let node = scene.start(0);
+    scene.add(0, "acme").await;
+    let blank = format!("{}\n", " ".repeat(64 * 1024)).repeat(2048);
+    let before = peak(&node);
+    let loaded = import(&scene, blank, &[]).await;
+    assert_eq!((loaded.status.as_u16(), loaded.body), (200, json!({ "imported": 0 })));
+    let taken = peak(&node) - before;
+    assert!(taken < 48 * 1024, "{taken} kB for 128 MiB");
+    assert_eq!(files_without_names(&node), 0);
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
