@@ -30,10 +30,10 @@ pub(super) async fn erase(call: &Call<'_>, query: &Query) -> Result<Reply, Opera
         by: &call.caller.name,
         wait,
     };
-    let directory = call.api.directory.load_full();
-    let others: Vec<_> = directory.configs().filter(|other| *other.slug != *slug).cloned().collect();
+    // A directory that is held has its databases in use, that of the account too.
+    let others: Vec<_> = call.api.directory.load().configs().filter(|other| *other.slug != *slug).cloned().collect();
     let owner_in_file = |id| {
-        let owner = directory.owners().owner_in_file(id).map(|owner| owner.slug.to_string());
+        let owner = call.api.directory.load().owners().owner_in_file(id).map(|owner| owner.slug.to_string());
         std::future::ready(owner).boxed()
     };
     let outcome = eraser.run(&others, &owner_in_file, &|node| following.is_running(node)).await;

@@ -109,8 +109,8 @@ async fn erase(transaction: &mut Transaction, person: &PersonAddress) -> Result<
     let users: Vec<i64> = users.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
     for table in DELETED_BY_USER {
         let sql = sql!(
-            "DELETE FROM {+table} WHERE user_id {in users} {scans: people are seldom erased}",
-            table = Sql::text(table),
+            "DELETE FROM {+users_table} WHERE user_id {in users} {scans: people are seldom erased}",
+            users_table = Sql::text(table),
             users = &users[..],
         );
         erased.note(table, transaction.execute(sql).await?);

@@ -211,6 +211,7 @@ on_both_databases! {
         for node in 0..2 {
             assert!(scene.snapshot(node).exists());
         }
+        assert_eq!(me(&nodes[0], "globex", &neighbor).await, 200);
         let in_redis = content_of_redis(&redis);
         assert!(has(&in_redis, "globex") && !has(&in_redis, "acme"), "{}", String::from_utf8_lossy(&in_redis));
         assert_nothing_planted("Redis", &in_redis);
@@ -240,8 +241,9 @@ on_both_databases! {
         let waiting = erase(&scene, &format!("{ERASE}&wait=1")).await;
         assert_eq!(waiting.status, 202, "{waiting:?}");
         let named = waiting.body["waiting_for"].as_array().unwrap();
-        assert_eq!(named.len(), 1, "{waiting:?}");
-        assert!(named[0]["name"].as_str().unwrap().contains(&second.id().to_string()), "{waiting:?}");
+        // The first one may need more than a second on a loaded machine.
+        let is_second = |node: &Value| node["name"].as_str().unwrap().contains(&second.id().to_string());
+        assert!(named.iter().any(is_second), "{waiting:?}");
         assert_eq!((list(&waiting, "erased").len(), list(&waiting, "kept").len()), (0, 1));
         assert_eq!(me(&first, "acme", &token).await, 404);
         let tables_of = database(&scene, "acme").await;
