@@ -2,7 +2,7 @@
 //!
 //! The order lets it be repeated after a crash, and ends with nothing left. First the registry removes the tenant, and keeps where
 //! its database is. Then it is waited until no live node serves the tenant or has its database open: before that, nothing is
-//! erased. Then go its windows in Redis, its database, and what the registry kept. Nobody gets the slug or the database meanwhile.
+//! erased. Then go its keys in Redis, its database, and what the registry kept. Nobody gets the slug or the database meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,11 @@ use serde_json::{Value, json};
 
 use super::editing::{self, EditRefused, Editor};
 use crate::config::{Problems, RegisteredTenant, TenantConfig};
-use crate::quota::keys_of;
+use crate::quota;
 use crate::shared::{RedisClient, delete};
 use crate::store::registry::{Erasure, ErasureRefused, NodeBehind};
 use crate::store::{self, ErasableDatabase, NotErasable, PhysicalId, Registry, StoreError};
+use crate::tenant::usage::minutes;
 
 /// How long it is waited for the nodes, if the caller does not say.
 ///
@@ -142,10 +143,17 @@ impl Eraser<'_> {
             return Ok(EraseOutcome::Waiting { nodes, revision });
         }
         let mut receipt = Receipt { revision, erased: Vec::new(), kept: Vec::new() };
-        self.forget_windows(&found, &mut receipt).await;
+        let before = self.forget_keys(&found).await;
         let erased = store::erase(&tenant.database, database.as_deref()).await;
         let erased = erased.map_err(|cause| EraseError::Database { tenant: Arc::clone(&tenant), cause })?;
+        // What a node sent to Redis when it let go may have arrived after the first time.
+        let after = self.forget_keys(&found).await;
         self.registry.finish_erasure(self.slug).await?;
+        match before.and_then(|before| Ok(before + after?)) {
+            Ok(0) => {}
+            Ok(count) => receipt.erased.push(format!("{count} keys in Redis: rate windows, minutes of usage")),
+            Err(cause) => receipt.kept.push(format!("keys in Redis, which expire within two hours: {cause}")),
+        }
         receipt.erased.extend(erased.erased);
         receipt.kept.extend(erased.kept);
         let hosts = tenant.hosts().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -210,11 +218,11 @@ impl Eraser<'_> {
         store::look_before_erasing(&tenant.database).await
     }
 
-    async fn forget_windows(&self, found: &ErasableDatabase, receipt: &mut Receipt) {
-        let (Some(redis), Some(identity)) = (self.redis, &found.identity) else { return };
-        match delete(redis, &keys_of(self.slug, identity, &found.tokens)).await {
-            Ok(count) => receipt.erased.push(format!("{count} keys of rate windows in Redis")),
-            Err(cause) => receipt.kept.push(format!("rate windows in Redis, which expire after a minute: {cause}")),
-        }
+    /// Deletes the keys of the account in Redis. Returns how many there were.
+    async fn forget_keys(&self, found: &ErasableDatabase) -> Result<u64, String> {
+        let (Some(redis), Some(identity)) = (self.redis, &found.identity) else { return Ok(0) };
+        let mut keys = quota::keys_of(self.slug, identity, &found.tokens);
+        keys.extend(minutes::keys_of(self.slug, identity, Timestamp::now()));
+        delete(redis, &keys).await
     }
 }

@@ -138,7 +138,9 @@ impl Registry {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn erased(&self) -> Result<Vec<String>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let rows = reader.fetch_all(sql!("SELECT slug FROM registry_tenants WHERE is_erased")).await?;
+        let rows = reader
+            .fetch_all(sql!("SELECT slug FROM registry_tenants WHERE is_erased {scans: an index has only these}"))
+            .await?;
         Ok(rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?)
     }
 

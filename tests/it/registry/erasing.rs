@@ -180,7 +180,7 @@ on_both_databases! {
         let erased = erase(&scene, &format!("{ERASE}&wait=60")).await;
         assert_eq!(erased.status, 200, "{erased:?}");
         let (gone, kept) = (list(&erased, "erased").join("\n"), list(&erased, "kept").join("\n"));
-        for text in ["certificate of planted.acme.test", "rate windows in Redis", "rows of the tenant in the registry"] {
+        for text in ["certificate of planted.acme.test", "keys in Redis", "rows of the tenant in the registry"] {
             assert!(gone.contains(text), "{gone}");
         }
         assert!(kept.contains("backups") && kept.contains("logged before") && !kept.contains("did not confirm"), "{kept}");
