@@ -56,9 +56,6 @@ impl Following {
             snapshot.keep(&head, &rows, is_whole).await;
         }
         let erased: Vec<String> = rows.iter().filter(|row| row.is_erased).map(|row| row.slug.clone()).collect();
-        if !erased.is_empty() {
-            self.forget_erased(followed, &erased).await;
-        }
         let mut rows = rows;
         if followed.refused.len() <= RETRIED {
             // What another tenant had may be free now.
@@ -101,6 +98,9 @@ impl Following {
         }
         log_refused(&new.iter().filter_map(|slug| followed.refused.get(slug)).collect::<Vec<_>>());
         self.serve(&before, &put, &removed).await;
+        if !erased.is_empty() {
+            self.forget_erased(followed, &erased).await;
+        }
         followed.head = head;
         self.publish(followed);
         self.metrics.applied(put.len() + removed.len(), began.elapsed());
@@ -121,6 +121,10 @@ impl Following {
         self.all_metrics.tenants_served.set(i64::try_from(after.len()).unwrap_or(i64::MAX));
         if !removed.is_empty() {
             self.all_metrics.tenants.retain(|slug| after.config(slug).is_some());
+            for slug in removed {
+                // Most have none.
+                let _ = self.all_metrics.certificates.expiry.remove_label_values(&[&**slug]);
+            }
             self.keepers.note_able(removed.iter().map(|slug| (slug, true)));
         }
         if !left.is_empty() {
