@@ -13,6 +13,7 @@ mod demo;
 #[cfg(test)]
 mod documented;
 mod domain;
+mod erase;
 mod explain;
 mod export;
 mod import;
@@ -106,6 +107,8 @@ enum Command {
     Audit(audit::AuditCommand),
     /// List the tokens whose responses contained a submission, with the first and the last day.
     Readers(readers::ReadersArgs),
+    /// Erase what formgate itself holds about a person.
+    Erase(erase::EraseArgs),
     /// Show subscriptions and their deliveries, send events again, pause, resume, rotate secrets.
     #[command(subcommand)]
     Webhook(webhook::WebhookCommand),
@@ -238,6 +241,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Audit(command) => on_runtime(None, DefaultLog::Command, audit::run(&command)),
         Command::Request(command) => on_runtime(None, DefaultLog::Command, request::run(&command)),
         Command::Readers(command) => on_runtime(None, DefaultLog::Command, readers::run(&command)),
+        Command::Erase(command) => on_runtime(None, DefaultLog::Command, erase::run(&command)),
         Command::Tenant(command) => on_runtime(None, DefaultLog::Command, tenant::run(&command)),
         Command::Domain(command) => on_runtime(None, DefaultLog::Command, domain::run(&command)),
         Command::Acme(command) => on_runtime(None, DefaultLog::Command, acme::run(&command)),

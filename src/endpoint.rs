@@ -40,6 +40,8 @@ pub enum BodyKind {
     Ordinary,
     /// One up to the limit of group writes.
     Group,
+    /// One that is received into a file, up to a limit of the interface.
+    File,
 }
 
 /// How long an endpoint may take, not counting its body.
@@ -110,7 +112,7 @@ impl BodyKind {
     pub fn limit(self, limits: &RequestLimits) -> usize {
         match self {
             // One that nobody asked for is received, and passed over.
-            Self::None | Self::Ordinary => limits.body_bytes,
+            Self::None | Self::Ordinary | Self::File => limits.body_bytes,
             Self::Group => limits.group_body_bytes,
         }
     }

@@ -43,7 +43,7 @@ use crate::edge::{self, Addresses, BindError, Certificates, CheckIntervals, Drai
 use crate::gate::{BadTokens, Gate, TokenLimitChecks};
 use crate::memory::{Memory, MemoryShare};
 use crate::metrics::Metrics;
-use crate::operator::{OperatorApi, WAITS, WAITS_OF_A_CALLER};
+use crate::operator::{Imports, OperatorApi, WAITS, WAITS_OF_A_CALLER};
 use crate::outbound::{Client, Guard, TestRequests};
 use crate::quota::Quota;
 use crate::registry::{self, FileTenants, FollowRegistry, Following, LoadError, Loaded, NodeName, RegistrySeals};
@@ -290,6 +290,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
             let most = limits.request.memory_bytes;
             MemoryShare::new(&Arc::new(Memory::new(most, most, metrics.gate.clone())), &Arc::default())
         },
+        imports: Imports::default(),
         announcer,
     };
     for listener in &operator_listeners {

@@ -1,4 +1,4 @@
-//! `formgate import`: loads NDJSON into a tenant's database in one transaction.
+//! `formgate import` and its call of the operator API: loads NDJSON into a tenant's database in one transaction.
 //!
 //! A line is an object of the format (users, labels, forms, groups, flow steps, submissions), identified by its id, so
 //! loading is idempotent. A line may refer to objects in the database or on earlier lines. This module reads
@@ -13,6 +13,8 @@ mod reader;
 mod tests;
 
 use std::io::{self, BufRead};
+
+use serde_json::{Value, json};
 
 pub use fault::LineFault;
 
@@ -88,6 +90,32 @@ impl Imported {
             RecordKind::Submission => &mut self.submissions,
         } += 1;
     }
+
+    /// The number of lines that were loaded, of every type.
+    #[must_use]
+    pub fn loaded(&self) -> u64 {
+        self.users + self.labels + self.forms + self.groups + self.flow_steps + self.submissions
+    }
+
+    /// The number of lines of each type, in words.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let counts = [
+            (self.users, "users"),
+            (self.labels, "labels"),
+            (self.forms, "forms"),
+            (self.groups, "groups"),
+            (self.flow_steps, "flow steps"),
+            (self.submissions, "submissions"),
+        ];
+        counts.map(|(count, what)| format!("{count} {what}")).join(", ")
+    }
+
+    /// What the audit log says of it.
+    #[must_use]
+    pub fn details(&self) -> Value {
+        json!({ "loaded": self.summary(), "lines": self.lines, "left_out": self.faulty })
+    }
 }
 
 /// Why an import failed.
@@ -104,6 +132,9 @@ pub enum ImportError {
         /// The I/O error.
         source: io::Error,
     },
+    /// Another import that has to be alone is under way.
+    #[error("another import into the account is under way")]
+    UnderWay,
     /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -121,9 +152,33 @@ pub async fn run(
     on_fault: OnFault,
     events: Events,
     audited: impl FnOnce(&Imported) -> Option<(Actor, AuditEntry)>,
+    on_stage: impl FnMut(Stage) + Send,
+) -> Result<Imported, ImportError> {
+    let import = Import::begin(location, events).await?;
+    load_all(import, input, on_fault, audited, on_stage).await
+}
+
+/// The same for an input without faults, unless another call of this is under way, on any node that has the database.
+///
+/// # Errors
+/// As [`run`], and [`ImportError::UnderWay`].
+pub async fn run_alone(
+    location: &DatabaseLocation,
+    input: impl BufRead + Send + 'static,
+    events: Events,
+    audited: impl FnOnce(&Imported) -> Option<(Actor, AuditEntry)>,
+) -> Result<Imported, ImportError> {
+    let import = Import::begin_alone(location, events).await?.ok_or(ImportError::UnderWay)?;
+    load_all(import, input, OnFault::Stop, audited, |_| ()).await
+}
+
+async fn load_all(
+    mut import: Import,
+    input: impl BufRead + Send + 'static,
+    on_fault: OnFault,
+    audited: impl FnOnce(&Imported) -> Option<(Actor, AuditEntry)>,
     mut on_stage: impl FnMut(Stage) + Send,
 ) -> Result<Imported, ImportError> {
-    let mut import = Import::begin(location, events).await?;
     let mut messages = reader::start(input, on_fault);
     let mut imported = Imported::default();
     loop {

@@ -31,13 +31,13 @@
 //!
 //! ```text
 //! cli
-//! explain, gateway, import
+//! explain, gateway
 //! edge, webhooks
 //! request
 //! administration, operator, scim
 //! api
 //! domains
-//! gate, registry
+//! gate, import, registry
 //! error, tenant
 //! quota
 //! endpoint, oidc, shared, translation

@@ -15,6 +15,8 @@ mod caller;
 mod changes;
 mod credentials;
 mod domains;
+mod erasing;
+mod import;
 mod limits;
 mod nodes;
 mod refusal;
@@ -45,6 +47,8 @@ use crate::shares::{Share, Shares};
 use crate::store::Registry;
 use crate::tenant::Directory;
 pub use caller::{Caller, TOKEN_PREFIX, Transport};
+pub(crate) use import::Upload;
+pub use import::{Imports, MAX_UPLOAD, upload_limits};
 
 /// The largest body of a request, in bytes.
 ///
@@ -90,14 +94,15 @@ macro_rules! writing {
 /// Every endpoint.
 pub static ENDPOINTS: Endpoints<Operation> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Operation>; 23] = [
+static TABLE: [Endpoint<Operation>; 24] = [
     endpoint!(GET "" "/v1/tenants", reading!(tenants::list)).query(&["after", "limit"]),
     endpoint!(GET "" "/v1/tenants/{slug}", reading!(tenants::read)),
     endpoint!(PUT "" "/v1/tenants/{slug}", writing!(tenants::put))
         .query(&["migrate", "wait", "token", "link"])
         .body(BodyKind::Ordinary),
-    endpoint!(DELETE "" "/v1/tenants/{slug}", writing!(tenants::remove)).query(&["wait"]),
+    endpoint!(DELETE "" "/v1/tenants/{slug}", writing!(tenants::remove)).query(&["erase", "wait"]),
     endpoint!(POST "" "/v1/tenants/{slug}/tokens", reading!(credentials::create_token)).body(BodyKind::Ordinary),
+    endpoint!(POST "" "/v1/tenants/{slug}/import", reading!(import::load)).query(&["quiet"]).body(BodyKind::File),
     endpoint!(GET "" "/v1/tenants/{slug}/tokens", reading!(tokens::list)).query(&["after", "limit", "state"]),
     endpoint!(PATCH "" "/v1/tenants/{slug}/tokens/{id}", reading!(tokens::change)).body(BodyKind::Ordinary),
     endpoint!(DELETE "" "/v1/tenants/{slug}/tokens/{id}", reading!(tokens::revoke)),
@@ -134,6 +139,8 @@ pub struct OperatorApi {
     pub waits: Shares,
     /// What bodies may hold of the memory of the node.
     pub memory: MemoryShare,
+    /// The accounts that data is being imported into.
+    pub imports: Imports,
     /// Announces changed tokens to the other nodes, if Redis is configured.
     pub announcer: Option<Arc<TokenChangeAnnouncer>>,
 }
@@ -147,9 +154,29 @@ impl OperatorApi {
         caller::identify(self, transport, head).await.map_err(OperatorRefusal::reply)
     }
 
-    /// Answers a request whose body was read.
-    pub async fn answer(&self, caller: &Caller, head: &request::Parts, body: Bytes) -> Reply {
-        match self.try_to_answer(caller, head, &body).await {
+    /// Opens the file for a large body. `None` if the endpoint reads none.
+    ///
+    /// # Errors
+    /// The response to a request whose body is not read.
+    pub(crate) async fn begin_upload(&self, caller: &Caller, head: &request::Parts) -> Result<Option<Upload>, Reply> {
+        let Ok(Matched { endpoint, segments }) = ENDPOINTS.find(&head.method, head.uri.path()) else { return Ok(None) };
+        if endpoint.body != BodyKind::File {
+            return Ok(None);
+        }
+        let body = Bytes::new();
+        let call = Call { api: self, caller, head, body: &body, upload: None, segments, known: endpoint.query };
+        import::begin(&call).await.map(Some).map_err(OperatorRefusal::reply)
+    }
+
+    /// Answers a request whose body was read, into a file if it is an upload.
+    pub(crate) async fn answer(
+        &self,
+        caller: &Caller,
+        head: &request::Parts,
+        body: Bytes,
+        upload: Option<Upload>,
+    ) -> Reply {
+        match self.try_to_answer(caller, head, &body, upload.as_ref()).await {
             Ok(reply) => reply,
             Err(refusal) => refusal.reply(),
         }
@@ -160,13 +187,14 @@ impl OperatorApi {
         caller: &Caller,
         head: &request::Parts,
         body: &Bytes,
+        upload: Option<&Upload>,
     ) -> Result<Reply, OperatorRefusal> {
         let Matched { endpoint, segments } = ENDPOINTS.find(&head.method, head.uri.path())?;
         let is_only_read = self.following.as_ref().is_some_and(|following| !following.config().is_written);
         if is_only_read && endpoint.handler.writes_to_registry {
             return Err(OperatorRefusal::Drill);
         }
-        let call = Call { api: self, caller, head, body, segments, known: endpoint.query };
+        let call = Call { api: self, caller, head, body, upload, segments, known: endpoint.query };
         (endpoint.handler.run)(&call).await
     }
 
@@ -199,6 +227,7 @@ struct Call<'c> {
     caller: &'c Caller,
     head: &'c request::Parts,
     body: &'c Bytes,
+    upload: Option<&'c Upload>,
     segments: Segments<'c>,
     /// The query parameters that the endpoint knows.
     known: &'static [&'static str],

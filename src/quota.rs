@@ -27,7 +27,7 @@ use crate::rare;
 use crate::shared::RedisConnections;
 use crate::store::DatabaseIdentity;
 use accounts::Accounts;
-pub use accounts::{Account, Interface, LimitedAccount, LimitedToken};
+pub use accounts::{Account, Interface, LimitedAccount, LimitedToken, keys_of};
 pub use exports::{ExportLease, NoExport};
 pub use outcome::{Budget, BudgetOf};
 use outcome::{Full, Outcomes};

@@ -5,8 +5,8 @@
 //! [directory](crate::tenant::Directory), next to the tenants of the files, and keeps a `snapshot` on disk, so that a node
 //! starts while the registry is unavailable. `obtained` has the certificates of domains. `keepers` divides the work for tenants
 //! between the nodes, and `subscribed` knows which of them have subscriptions. `missing_rights` has what the role of this node may
-//! not do. [`editing`] checks a change before it is written, for the operator API and for
-//! commands alike.
+//! not do. [`editing`] checks a change before it is written, and [`erasing`] has an account go away for good, for the operator API and
+//! for commands alike.
 //!
 //! A tenant belongs to a file or to the registry. The registry can't change a tenant of a file, and a file that claims
 //! what the registry has is refused whole: [`FileTenants`] has the claims of the files.
@@ -14,6 +14,7 @@
 mod claimed;
 mod described;
 pub mod editing;
+pub mod erasing;
 mod follow_task;
 mod following;
 mod keepers;

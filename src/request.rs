@@ -25,6 +25,7 @@ mod scim;
 mod streaming;
 mod time_budget;
 mod unread;
+mod upload;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -67,6 +68,8 @@ use read_by::ReadBy;
 use respond::RequestId;
 pub use streaming::AnswerBody;
 use time_budget::TimeBudget;
+pub(crate) use unread::discard;
+pub(crate) use upload::{UploadError, receive_file};
 
 /// The path prefix of all routes of an account's API.
 const API: &str = "/api/v1";

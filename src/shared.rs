@@ -8,6 +8,7 @@
 pub mod announce;
 mod client;
 mod connections;
+mod deleting;
 pub mod diagnosis;
 mod eviction;
 mod refusals;
@@ -15,4 +16,5 @@ mod shards;
 
 pub use client::{RedisClient, RedisClientError, RedisConnection};
 pub use connections::{CallError, RedisConnections};
+pub use deleting::delete;
 pub use refusals::BackgroundCall;

@@ -31,12 +31,14 @@ mod concerns;
 mod derived;
 mod directory;
 mod engine;
+mod erasing;
 pub mod filter;
 mod forms;
 mod groups;
 mod identity;
 pub(crate) mod import;
 pub mod mailbox;
+mod person;
 mod reach;
 mod reads;
 pub mod registry;
@@ -84,6 +86,7 @@ pub use engine::{
     InvalidLocation, Pooler, ReadOnlyFile, StoreError, location, remedy,
 };
 use engine::{Database, DatabaseFile, retry};
+pub use erasing::{ErasableDatabase, ErasedDatabase, NotErasable, erase, look_before_erasing};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, GivenGroup, Group, GroupFilter, GroupSummary, GroupSync, GroupWrite, GroupWriteError, Guard,
@@ -91,6 +94,7 @@ pub use groups::{
     WrittenGroup,
 };
 pub use identity::{DatabaseIdentity, PhysicalId};
+pub use person::{ErasedPerson, erase_person};
 use reach::Caller;
 pub use reach::FormReach;
 pub use reads::{

@@ -69,9 +69,11 @@ pub(super) async fn run(command: &ImportArgs) -> Result<()> {
         Ok(imported) => imported,
         Err(ImportError::Faulty(fault)) => bail!("{}: {fault}; nothing of the file is kept", name(&command.file)),
         Err(ImportError::Store(error)) => return Err(error).of_tenant(&tenant),
-        Err(error @ ImportError::Unreadable { .. }) => return Err(error).context(name(&command.file)),
+        Err(error @ (ImportError::Unreadable { .. } | ImportError::UnderWay)) => {
+            return Err(error).context(name(&command.file));
+        }
     };
-    let printed = print(&summary(&imported)).with_context(|| format!("{}: loaded", name(&command.file)));
+    let printed = print(&imported.summary()).with_context(|| format!("{}: loaded", name(&command.file)));
     if imported.faulty == 0 {
         return printed;
     }
@@ -82,9 +84,8 @@ pub(super) async fn run(command: &ImportArgs) -> Result<()> {
 }
 
 fn entry_of(imported: &Imported, file: &Path) -> AuditEntry {
-    let details = json!({ "loaded": summary(imported), "lines": imported.lines, "left_out": imported.faulty });
     let subject = file.file_name().map_or_else(|| name(file), |file| file.display().to_string());
-    AuditEntry { action: "import", subject, details }
+    AuditEntry { action: "import", subject, details: imported.details() }
 }
 
 /// Writes a row of the audit log, for work in several transactions.
@@ -124,18 +125,6 @@ pub(super) fn progress_bar(size: Option<u64>, template: &str) -> ProgressBar {
 
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the templates are sound")
-}
-
-fn summary(imported: &Imported) -> String {
-    let counts = [
-        (imported.users, "users"),
-        (imported.labels, "labels"),
-        (imported.forms, "forms"),
-        (imported.groups, "groups"),
-        (imported.flow_steps, "flow steps"),
-        (imported.submissions, "submissions"),
-    ];
-    counts.map(|(count, what)| format!("{count} {what}")).join(", ")
 }
 
 pub(super) async fn reindex(command: &ReindexArgs) -> Result<()> {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use base64::Engine;
@@ -23,7 +24,12 @@ use crate::registry::FileTenants;
 use crate::registry::editing::{self, Checked, EditRefused, Editor};
 use crate::rights;
 use crate::store::registry::{NewOperatorToken, RegistryRow, RegistryWrite, RegistryWritten};
-use crate::store::{Registry, StoreError, with_causes};
+use crate::store::{PhysicalId, Registry, Store, StoreError, with_causes};
+
+/// How long opening the database of another tenant may take, of which it is asked whether it is the same one.
+///
+/// Larger: the command takes longer while servers are down. Smaller: a slow database is taken for another one.
+const OPEN_LIMIT: Duration = Duration::from_secs(5);
 
 /// How many characters of a token are stored for recognizing it.
 const SHOWN: usize = 8;
@@ -73,7 +79,7 @@ impl OpenRegistry {
         self.editor().check_domain(slug, host).map_err(plain)
     }
 
-    fn editor(&self) -> Editor<'_> {
+    pub(super) fn editor(&self) -> Editor<'_> {
         Editor { gateway: &self.loaded.gateway, config: self.config(), files: &self.files }
     }
 
@@ -89,11 +95,35 @@ impl OpenRegistry {
             return Ok(());
         }
         let slugs: HashSet<&str> = wanted.iter().map(|tenant| &*tenant.config.slug).collect();
+        let others = self.without(&slugs).await?;
+        editing::check_files(&wanted, others.iter()).map_err(|(_, refused)| plain(refused))
+    }
+
+    /// The tenants of the files, and all others of the registry that can be read here.
+    async fn without(&self, slugs: &HashSet<&str>) -> Result<Vec<Arc<TenantConfig>>> {
         let rows = self.rows().await?.into_iter().filter(|row| !slugs.contains(row.slug.as_str()));
         let read = |row: RegistryRow| RegisteredTenant::read(&row.slug, &row.text?, self.config(), None).ok();
-        let rows: Vec<_> = rows.filter_map(read).map(|tenant| tenant.config).collect();
-        let others = self.loaded.tenants.iter().chain(&rows);
-        editing::check_files(&wanted, others).map_err(|(_, refused)| plain(refused))
+        let rows = rows.filter_map(read).map(|tenant| tenant.config);
+        Ok(self.loaded.tenants.iter().cloned().chain(rows).collect())
+    }
+
+    /// All tenants but one.
+    pub(super) async fn others(&self, slug: &str) -> Result<Vec<Arc<TenantConfig>>> {
+        self.without(&HashSet::from([slug])).await
+    }
+
+    /// The tenant of a file that has a database on Postgres, at whichever address.
+    pub(super) async fn owner_in_file(&self, id: PhysicalId) -> Option<String> {
+        for tenant in self.loaded.tenants.iter().filter(|tenant| tenant.database.is_postgres()) {
+            if let Ok(store) = Store::open_within(&tenant.database, 1, OPEN_LIMIT).await {
+                let found = store.physical_id();
+                store.close().await;
+                if found == Some(id) {
+                    return Some(tenant.slug.to_string());
+                }
+            }
+        }
+        None
     }
 
     /// Whether a file has a tenant.
@@ -133,7 +163,7 @@ fn configured(loaded: &Config) -> Result<&RegistryConfig> {
 }
 
 /// Faults as their own reports.
-fn plain(refused: EditRefused) -> anyhow::Error {
+pub(super) fn plain(refused: EditRefused) -> anyhow::Error {
     match refused {
         EditRefused::Faults { problems, .. } => problems.into(),
         other => other.into(),

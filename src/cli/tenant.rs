@@ -7,18 +7,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
+use futures_util::FutureExt;
 use serde_json::{Map, json};
 
 use super::output::{pretty, print, print_stderr, print_verbatim, shown, table};
-use super::registry::OpenRegistry;
+use super::registry::{OpenRegistry, plain};
 use super::{ConfigFile, ListArgs, OfTenant};
 use crate::config::registered::{self, json};
 use crate::owner_only;
 use crate::registry::describe;
 use crate::registry::editing::Checked;
+use crate::registry::erasing::{DEFAULT_WAIT, EraseError, EraseOutcome, Eraser};
 use crate::regular_file::{self, MAX_TENANTS};
+use crate::rights;
+use crate::shared::RedisClient;
 use crate::store::registry::{RegistryChange, RegistryWrite, RegistryWritten};
-use crate::store::{self, Reach, Store};
+use crate::store::{self, NotErasable, Reach, Store};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TenantCommand {
@@ -28,7 +32,7 @@ pub(super) enum TenantCommand {
     Show(ShowArgs),
     /// List the tenants of the files and of the registry.
     List(ListArgs),
-    /// Remove a tenant from the registry. Its database is kept.
+    /// Remove a tenant from the registry. Its database is kept, unless it is erased.
     Remove(RemoveArgs),
     /// Add the tenants of files to the registry: all of them, or none.
     Import(ImportArgs),
@@ -95,6 +99,10 @@ pub(super) struct RemoveArgs {
     file: ConfigFile,
     /// Its slug.
     slug: String,
+    /// Erase the account for good, once no running node serves it: its tables or its file, certificates and all else that formgate
+    /// has of it. Prints what was erased and what was not.
+    #[arg(long)]
+    erase: bool,
     #[command(flatten)]
     wait: WaitArgs,
 }
@@ -286,6 +294,11 @@ async fn list(command: &ListArgs) -> Result<()> {
 
 async fn remove(command: &RemoveArgs) -> Result<()> {
     let registry = OpenRegistry::open_existing(&command.file).await?;
+    if command.erase {
+        let outcome = erase(&registry, command).await;
+        registry.registry.close().await;
+        return outcome;
+    }
     registry.check_owner(&command.slug)?;
     let write = RegistryWrite { slug: command.slug.clone(), change: RegistryChange::Remove, expected: None };
     let written = registry.write(&[write]).await?;
@@ -294,6 +307,37 @@ async fn remove(command: &RemoveArgs) -> Result<()> {
     }
     print_stderr(&format!("the tenant `{}` is removed; its database is kept", command.slug));
     finish(&registry, &written, &[&command.slug], &command.wait).await
+}
+
+async fn erase(registry: &OpenRegistry, command: &RemoveArgs) -> Result<()> {
+    let slug = &command.slug;
+    let redis = registry.gateway().redis.as_ref().map(|redis| RedisClient::new(&redis.target)).transpose()?;
+    let eraser = Eraser {
+        registry: &registry.registry,
+        editor: registry.editor(),
+        redis: redis.as_ref(),
+        slug,
+        expected: None,
+        by: &rights::current_user(),
+        wait: command.wait.wait.map_or(DEFAULT_WAIT, Duration::from_secs),
+    };
+    let others = registry.others(slug).await?;
+    let owner_in_file = |id| registry.owner_in_file(id).boxed();
+    match eraser.run(&others, &owner_in_file, &|_| false).await {
+        Ok(EraseOutcome::Erased(receipt)) => print(&pretty(&receipt.to_json())),
+        Ok(EraseOutcome::Waiting { nodes, .. }) => {
+            let names: Vec<_> = nodes.iter().map(|node| format!("{} ({})", node.name, node.reason)).collect();
+            bail!(
+                "the tenant `{slug}` is removed, and nothing else is erased yet, since it may still be served by: {}; repeat the \
+                 command",
+                names.join(", ")
+            )
+        }
+        Err(EraseError::Edit(refused)) => Err(plain(refused)),
+        Err(EraseError::Unreadable(problems)) => Err(problems.into()),
+        Err(EraseError::Database { tenant, cause: NotErasable::Store(error) }) => Err(error).of_tenant(&tenant),
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn export(command: &ExportArgs) -> Result<()> {

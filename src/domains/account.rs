@@ -321,8 +321,9 @@ impl AccountDomains<'_> {
 fn of_write(refused: WriteRefused) -> StoreError {
     match refused {
         WriteRefused::Store(error) => error,
-        WriteRefused::Taken { .. } | WriteRefused::NotAsExpected { .. } | WriteRefused::TooManyUnproved => {
-            StoreError::Busy
-        }
+        WriteRefused::Taken { .. }
+        | WriteRefused::NotAsExpected { .. }
+        | WriteRefused::BeingErased { .. }
+        | WriteRefused::TooManyUnproved => StoreError::Busy,
     }
 }

@@ -107,10 +107,10 @@ impl Certificates {
     }
 
     /// The owners (tenants, or `gateway`) of the certificates that the last inspection found faulty, each with its
-    /// fault.
+    /// fault. Without tenants that were removed since.
     #[must_use]
     pub fn faulty(&self) -> Vec<(Arc<str>, String)> {
-        self.faulty.load().to_vec()
+        self.faulty.load().iter().filter(|(owner, _)| self.is_there(owner)).cloned().collect()
     }
 
     /// Has handshakes of authorities answered for these domains. The first call counts.
@@ -203,14 +203,18 @@ impl Certificates {
         self.loader.note_change();
         renew(&self.loader, &self.gateway).await;
         let directory = self.directory.load_full();
-        let has = |held: &LoadedCertificate| {
-            let tenant = directory.config(held.owner());
-            tenant.is_some_and(|tenant| match held.origin() {
-                Origin::Files(files) => tenant.certificates.iter().any(|(_, known)| known == files),
-                Origin::Obtained(host, _) => tenant.hosts().any(|known| known == host),
-            })
-        };
-        self.cache.compare_all(has).await;
+        self.cache.compare_all(|held| has(&directory, held)).await;
+    }
+
+    /// Drops those in memory that no tenant has any more.
+    async fn drop_gone(&self) {
+        let directory = self.directory.load_full();
+        self.cache.keep(|held| has(&directory, held)).await;
+    }
+
+    /// Whether an owner of certificates is still there.
+    fn is_there(&self, owner: &str) -> bool {
+        owner == GATEWAY || self.directory.load().config(owner).is_some()
     }
 
     /// The background task that inspects all certificates.
@@ -227,6 +231,14 @@ impl Certificates {
         }
         Some(Arc::clone(held.served()))
     }
+}
+
+/// Whether a tenant still has a certificate.
+fn has(directory: &Directory, held: &LoadedCertificate) -> bool {
+    directory.config(held.owner()).is_some_and(|tenant| match held.origin() {
+        Origin::Files(files) => tenant.certificates.iter().any(|(_, known)| known == files),
+        Origin::Obtained(host, _) => tenant.hosts().any(|known| known == host),
+    })
 }
 
 /// Replaces the gateway's certificate if its files were renewed, unless another one has replaced it meanwhile.

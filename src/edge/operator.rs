@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST};
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HOST};
 use http::{HeaderValue, Request, Response, StatusCode, Version, request};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
@@ -35,9 +35,9 @@ use crate::config::{ConnectionLimits, OperatorAddress, RequestLimits};
 use crate::endpoint::BodyKind;
 use crate::error::Refusal;
 use crate::gate::HeadFault;
-use crate::operator::{self, Caller, MAX_BODY, OperatorApi, Transport};
+use crate::operator::{self, Caller, MAX_BODY, MAX_UPLOAD, OperatorApi, Transport, Upload, upload_limits};
 use crate::reply::Reply;
-use crate::request::{ReceivedBody, read_body};
+use crate::request::{ReceivedBody, UploadError, discard, read_body, receive_file};
 use crate::rights;
 
 /// The maximum number of open connections for each address.
@@ -192,14 +192,14 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         let (api, transport, slot) = (Arc::clone(&api), transport.clone(), Arc::clone(&served_slot));
         async move {
             let busy = slot.begin();
-            let (caller, head, body) = match read(request, &transport, &api, &busy).await {
+            let (caller, head, body, upload) = match read(request, &transport, &api, &busy).await {
                 Ok(whole) => whole,
                 Err(refused) => return Ok::<_, Infallible>(respond(refused)),
             };
             // A task of its own: a change that was begun is finished although the caller has gone.
             let answering = tokio::spawn(async move {
                 let ReceivedBody { bytes, permit: _permit } = body;
-                respond(api.answer(&caller, &head, bytes).await)
+                respond(api.answer(&caller, &head, bytes, upload).await)
             });
             Ok(answering.await.unwrap_or_else(|_| failed()))
         }
@@ -219,7 +219,7 @@ async fn read(
     transport: &Transport,
     api: &OperatorApi,
     busy: &Busy,
-) -> Result<(Caller, request::Parts, ReceivedBody), Reply> {
+) -> Result<(Caller, request::Parts, ReceivedBody, Option<Upload>), Reply> {
     let (head, mut body) = request.into_parts();
     if let Some(fault) = head.extensions.get::<HeadFault>() {
         return Err(Refusal::from(*fault).reply());
@@ -231,15 +231,41 @@ async fn read(
     }
     // Before the body is read, so that a caller without a token occupies no memory.
     let caller = api.identify(transport, &head).await?;
+    let upload = match api.begin_upload(&caller, &head).await {
+        Ok(None) => None,
+        Ok(Some(upload)) => Some(upload),
+        Err(refused) => return Err(without_upload(refused, &head, body).await),
+    };
     if body.is_end_stream() {
-        return Ok((caller, head, ReceivedBody::default()));
+        return Ok((caller, head, ReceivedBody::default(), upload));
+    }
+    if let Some(upload) = upload {
+        // It has time to send, and its connection is not taken from it for others.
+        let received = match upload.file() {
+            Ok(file) => receive_file(&head.headers, &mut body, file, MAX_UPLOAD, &upload_limits()).await,
+            Err(error) => Err(UploadError::File(error)),
+        };
+        let refused = match received {
+            Ok(()) => return Ok((caller, head, ReceivedBody::default(), Some(upload))),
+            Err(UploadError::File(error)) => Upload::not_kept(error),
+            Err(UploadError::Refused(refusal)) => refusal.reply(),
+        };
+        // The next import need not wait for the rest of this body.
+        drop(upload);
+        return Err(without_upload(refused, &head, body).await);
     }
     let kind = operator::ENDPOINTS.find(&head.method, head.uri.path()).map_or(BodyKind::None, |it| it.endpoint.body);
     busy.read_on();
     let body = read_body(kind, &head.headers, &mut body, MAX_BODY, &RequestLimits::default(), &api.memory).await;
     let body = body.map_err(|refusal| refusal.reply())?;
     busy.answer();
-    Ok((caller, head, body))
+    Ok((caller, head, body, None))
+}
+
+/// A refusal of a large body, some of which may still come: the connection ends with it.
+async fn without_upload(refused: Reply, head: &request::Parts, body: Incoming) -> Reply {
+    discard(head, body).await;
+    refused.with_header(CONNECTION, HeaderValue::from_static("close"))
 }
 
 /// A panic, which the runtime has logged.

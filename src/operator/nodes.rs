@@ -70,6 +70,6 @@ pub(super) fn add_this_node(call: &Call<'_>, behind: &mut Vec<Value>, reason: &s
     Ok(())
 }
 
-fn behind_as_json(id: &str, name: &str, reason: &str) -> Value {
+pub(super) fn behind_as_json(id: &str, name: &str, reason: &str) -> Value {
     json!({ "id": id, "name": name, "reason": reason })
 }

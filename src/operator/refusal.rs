@@ -1,5 +1,6 @@
 //! Answers to what can't be done.
 
+use std::io;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -52,6 +53,8 @@ pub(super) enum OperatorRefusal {
     NoDomains,
     /// 422: the tables of a tenant can't be created.
     Migration { cause: String },
+    /// 503: a body can't be kept in a file.
+    NoRoom(io::Error),
     /// 503: a tenant's database can't be used.
     TenantDatabase { cause: String },
     /// 410: the changes that a caller has read are no longer those of the registry.
@@ -105,6 +108,7 @@ impl OperatorRefusal {
                 Self::Conflict { key, message: format!("{what} is that of the tenant `{owner}`") }
             }
             WriteRefused::NotAsExpected { slug, expected, revision } => Self::Precondition { slug, expected, revision },
+            WriteRefused::BeingErased { slug } => Self::being_erased(&slug),
             WriteRefused::TooManyUnproved => Self::of("host", refused.to_string()),
             WriteRefused::Store(error) => Self::Registry(error.into()),
         }
@@ -123,6 +127,12 @@ impl From<EditRefused> for OperatorRefusal {
 }
 
 impl OperatorRefusal {
+    /// 409: what a tenant had that was removed is not erased yet.
+    pub(super) fn being_erased(slug: &str) -> Self {
+        let message = format!("The tenant `{slug}` is being erased: repeat `DELETE …?erase=1` until it answers 200");
+        Self::Conflict { key: "slug".to_owned(), message }
+    }
+
     /// Says that the change itself is written.
     pub(super) fn after_write(self) -> Self {
         Self::AfterWrite(Box::new(self))
@@ -184,6 +194,7 @@ impl OperatorRefusal {
             Self::Migration { cause } => {
                 with_errors(StatusCode::UNPROCESSABLE_ENTITY, &Faults::from([("database".to_owned(), vec![cause])]))
             }
+            Self::NoRoom(error) => unavailable(&format!("The body can't be kept in a file: {error}")),
             Self::TenantDatabase { cause } => unavailable(&cause),
             Self::OtherHistory { after, head } => {
                 let text = format!(

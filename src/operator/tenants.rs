@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::Call;
 use super::credentials::{NewLink, administration_url, is_served, new_link, new_token, open_to_add, why_not_served};
+use super::erasing::erase;
 use super::nodes::{add_this_node, await_nodes, wait_for};
 use super::refusal::OperatorRefusal;
 use crate::config::registered::json;
@@ -221,10 +222,13 @@ async fn close(database: Option<Store>) {
     }
 }
 
-/// `DELETE /v1/tenants/{slug}`. Its database is kept.
+/// `DELETE /v1/tenants/{slug}`. Its database is kept, unless it is erased.
 pub(super) async fn remove(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let slug = call.slug();
     let query = call.query()?;
+    if query.flag("erase")? {
+        return erase(call, &query).await;
+    }
     let (wait, expected) = (query.wait()?, expected(&call.head.headers)?);
     call.with_editor(|editor| editor.check_owner(slug)).await??;
     let registry = call.api.registry().await?;
@@ -309,7 +313,7 @@ pub(super) async fn make_tables(call: &Call<'_>, tenant: &Arc<TenantConfig>) -> 
 }
 
 /// What `If-Match` and `If-None-Match` ask for.
-fn expected(headers: &HeaderMap) -> Result<Option<Option<i64>>, OperatorRefusal> {
+pub(super) fn expected(headers: &HeaderMap) -> Result<Option<Option<i64>>, OperatorRefusal> {
     let malformed = || OperatorRefusal::Malformed("expected If-Match with one ETag, or If-None-Match: *".to_owned());
     let one = |name: HeaderName| {
         let mut values = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default().trim());

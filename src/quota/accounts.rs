@@ -12,7 +12,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::Semaphore;
 
 use super::outcome::{Budget, BudgetOf, Full, Outcomes};
-use super::shared::{Operation, OwnWindow, WindowRequest};
+use super::shared::{Operation, OwnWindow, WindowRequest, tally_of};
 use super::usage::LogEntry;
 use super::windows::{KnownOwn, Windows};
 use super::{NotAdmitted, outcome};
@@ -55,6 +55,28 @@ pub(super) struct Peek {
     /// The limit that `remaining` was computed with.
     pub(super) limit: u32,
     pub(super) remaining: u32,
+}
+
+/// Every key that Redis may have of an account with these tokens.
+#[must_use]
+pub fn keys_of(slug: &str, database: &DatabaseIdentity, tokens: &[i64]) -> Vec<String> {
+    let logs = [Interface::Api, Interface::Scim].into_iter().flat_map(|interface| {
+        let account = Account::new(slug, database, interface).key;
+        let of_tokens: Vec<_> = tokens.iter().map(|token| token_log(&account, *token)).collect();
+        std::iter::once(account.to_string()).chain(of_tokens)
+    });
+    let exports = [Interface::Api, Interface::Scim].map(|it| exports_of(&Account::new(slug, database, it).key));
+    logs.flat_map(|log| [tally_of(&log), log]).chain(exports).collect()
+}
+
+/// The key of the lease of an account's export.
+pub(super) fn exports_of(account: &str) -> String {
+    format!("{account}:export")
+}
+
+/// The key of the log of a token with a budget of its own.
+fn token_log(account: &str, token: i64) -> String {
+    format!("{account}:token:{token}")
 }
 
 impl Account {
@@ -143,7 +165,7 @@ impl LimitedAccount<'_> {
     /// A request to its window, and to the token's own if the token has a budget.
     pub(super) fn request(&self, operation: Operation, token: LimitedToken) -> WindowRequest {
         let own = token.limit.map(|limit| {
-            let (log, held) = (format!("{}:token:{}", self.key, token.id), self.own().held(token.id));
+            let (log, held) = (token_log(&self.key, token.id), self.own().held(token.id));
             OwnWindow { log, limit, held }
         });
         WindowRequest { operation, token: LogEntry::short(token.id), own, ..self.look() }

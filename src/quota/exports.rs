@@ -10,7 +10,7 @@ use std::time::Duration;
 use redis::RedisResult;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::accounts::Account;
+use super::accounts::{Account, exports_of};
 use super::{Quota, millis};
 use crate::shared::RedisConnections;
 
@@ -67,7 +67,7 @@ impl Quota {
             Some((windows, _)) => {
                 let lease = SharedLease {
                     connections: Arc::clone(windows.connections()),
-                    key: format!("{}:export", account.key),
+                    key: exports_of(&account.key),
                     owner: format!("{:032x}", rand::random::<u128>()),
                 };
                 // One that can't be taken since Redis does not answer is taken later.

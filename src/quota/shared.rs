@@ -119,8 +119,13 @@ impl<'r> Asked<'r> {
 
     /// The key of the tally that a long log has: in the same cluster slot as the log.
     fn tally(&self) -> Option<String> {
-        self.is_long.then(|| format!("{}:tally", self.log))
+        self.is_long.then(|| tally_of(self.log))
     }
+}
+
+/// The key of the tally of a log.
+pub(super) fn tally_of(log: &str) -> String {
+    format!("{log}:tally")
 }
 
 impl WindowRequest {

@@ -20,7 +20,7 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, OnceCell, OwnedMutexGuard};
 use tokio::time::timeout_at;
 
-use applying::{RefusedRow, log_refused};
+use applying::{Closing, RefusedRow, log_refused};
 pub use error::FollowError;
 pub use ready::{Rows, Unready};
 
@@ -67,6 +67,7 @@ pub struct Following {
     /// The number of tenants that this node keeps, and the state for which it was counted.
     kept: ArcSwap<KeptTenants>,
     shared_out: Mutex<Option<(u64, Weak<Directory>)>>,
+    closing: Arc<Closing>,
     /// Others know of this node: it serves, or is about to.
     has_joined: AtomicBool,
     /// The database has another registry than the one that this node follows.
@@ -81,6 +82,8 @@ pub struct Followed {
     head: Head,
     /// What this process wrote last about itself, if it is known to have been written.
     beat: Option<String>,
+    /// The tenants that it then wrote as removed, with their databases still open.
+    closing: Vec<String>,
     pub(super) files: Arc<FileTenants>,
     pub(super) refused: BTreeMap<String, RefusedRow>,
     /// `None` if this node keeps none.
@@ -130,6 +133,7 @@ impl Following {
         let followed = Followed {
             head,
             beat: None,
+            closing: Vec::new(),
             files: Arc::new(FileTenants::of(files)),
             refused: refused.collect(),
             snapshot: config.kept_snapshot().map(|snapshot| Snapshot::new(snapshot, seals.texts)),
@@ -151,6 +155,7 @@ impl Following {
             shares_changed: Notify::new(),
             kept: ArcSwap::default(),
             shared_out: Mutex::default(),
+            closing: Arc::default(),
             node,
             certificates: Arc::new(ObtainedCertificates::new(config, seals.certificates)),
             changed: Notify::new(),
@@ -346,7 +351,7 @@ impl Following {
         let has_history = has_certificates && !is_restored;
         is_applied |= self.take_certificates(registry, &mut followed, &head, has_history).await?;
         self.note_readiness(registry, &followed).await?;
-        if is_applied || followed.presence.is_due() {
+        if is_applied || followed.presence.is_due() || followed.closing != self.closing.slugs() {
             self.beat(registry, &mut followed).await;
         }
         self.follow_shares(registry, &mut followed, keeping, subscribed).await?;
@@ -393,7 +398,9 @@ impl Following {
         let named = followed.refused.iter().take(Beat::NAMED);
         let named = named.map(|(slug, refused)| (slug.clone(), refused.in_short.clone())).unzip();
         let refused = (named, followed.refused.len());
-        followed.beat = followed.presence.write(registry, &self.node, mark, refused, &self.sightings).await;
+        followed.closing = self.closing.slugs();
+        let (presence, closing) = (&mut followed.presence, &followed.closing);
+        followed.beat = presence.write(registry, &self.node, mark, (refused, closing), &self.sightings).await;
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_unlisted = followed.presence.is_faulty();
     }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
-use tokio::sync::OnceCell;
+use tokio::sync::{Notify, OnceCell};
 
 use super::loading::open;
 use crate::config::RegistryConfig;
@@ -32,6 +32,8 @@ pub struct ObtainedCertificates {
     snapshot: OnceCell<Registry>,
     registry: OnceCell<Registry>,
     seals: Seals,
+    /// Certificates of erased tenants were dropped.
+    forgotten: Notify,
 }
 
 /// A certificate, without its chain and key.
@@ -132,7 +134,13 @@ impl ObtainedCertificates {
             snapshot: OnceCell::new(),
             registry: OnceCell::new(),
             seals: seals.clone(),
+            forgotten: Notify::new(),
         }
+    }
+
+    /// Waits until tenants were erased.
+    pub async fn forgotten(&self) {
+        self.forgotten.notified().await;
     }
 
     /// What is known of a host's certificate, if it is one of this tenant.
@@ -227,6 +235,14 @@ impl ObtainedCertificates {
             unopened.remove(host.as_str());
         }
         (gone, kept)
+    }
+
+    /// Drops the certificates of tenants that were erased.
+    pub(super) fn forget(&self, slugs: &[String]) {
+        let is_kept = |slug: &str| !slugs.iter().any(|erased| erased == slug);
+        self.index.write().unwrap_or_else(PoisonError::into_inner).retain(|_, known| is_kept(&known.slug));
+        self.unopened.write().unwrap_or_else(PoisonError::into_inner).retain(|_, known| is_kept(&known.slug));
+        self.forgotten.notify_one();
     }
 
     /// The hosts whose certificates have expired between two instants.

@@ -92,14 +92,15 @@ impl Presence {
         self.is_faulty
     }
 
-    /// Writes how far this node has got, the first tenants that it can't read, and how many there are. Returns the beat, or
+    /// Writes how far this node has got, the first tenants that it can't read, how many there are, and the removed ones whose
+    /// databases are still open. Returns the beat, or
     /// `None` if the write may have failed.
     pub(super) async fn write(
         &mut self,
         registry: &Registry,
         node: &NodeName,
         mark: RegistryMark,
-        ((refused, reasons), refused_count): ((Vec<String>, Vec<String>), usize),
+        (((refused, reasons), refused_count), closing): (((Vec<String>, Vec<String>), usize), &[String]),
         sightings: &Mutex<Sightings>,
     ) -> Option<String> {
         let beat = Beat {
@@ -113,6 +114,7 @@ impl Presence {
             beat: format!("{:016x}", rand::random::<u64>()),
             seal_keys: self.seal_keys.clone(),
             started_at: node.started_at(),
+            closing: closing.to_vec(),
         };
         let outcome = registry.write_beat(&beat).await;
         if outcome.is_ok() && self.forgot_at.is_none_or(|at| at.elapsed() >= FORGET_INTERVAL) {

@@ -172,6 +172,19 @@ impl Snapshot {
         }
     }
 
+    /// Removes the certificates of tenants that were erased, and overwrites what the file had of them.
+    pub(super) async fn forget(&mut self, slugs: &[String]) {
+        let slugs: Vec<&str> = slugs.iter().map(String::as_str).collect();
+        self.change_certificates(async |registry| {
+            registry.remove_certificates_of(&slugs).await?;
+            if !registry.empty_log().await? {
+                tracing::warn!("a program reads the registry snapshot all the time; its log still has what was erased");
+            }
+            Ok(())
+        })
+        .await;
+    }
+
     /// Notes up to where certificates were taken over and kept. After a fault, the file has an earlier place.
     pub(super) async fn note_certificates(&mut self, taken: TakenCertificates) {
         if !self.lacks_certificates {
@@ -247,6 +260,10 @@ impl Snapshot {
     async fn write(&mut self, head: &Head, rows: &[RegistryRow], is_whole: bool) -> Result<(), StoreError> {
         let registry = self.open().await?;
         registry.copy(head, rows, is_whole).await?;
+        if is_whole {
+            // It may have had tenants that were erased meanwhile.
+            registry.empty_log().await?;
+        }
         self.open = Some(registry);
         Ok(())
     }

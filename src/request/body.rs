@@ -50,12 +50,17 @@ pub(super) async fn read(
     limits: &RequestLimits,
     share: &MemoryShare,
 ) -> Result<ReceivedBody, Refusal> {
-    let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let declared = declared.map(|length| usize::try_from(length).unwrap_or(usize::MAX));
+    let declared = declared_length(headers);
     if declared.is_some_and(|length| length > limit) {
         return Err(Refusal::BodyTooLarge);
     }
     collect(body, BodyBuffer::begin(coding, declared, limit, share)?, limit, limits).await
+}
+
+/// The length that a head declares.
+pub(super) fn declared_length(headers: &HeaderMap) -> Option<usize> {
+    let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    declared.map(|length| usize::try_from(length).unwrap_or(usize::MAX))
 }
 
 async fn collect(
@@ -88,7 +93,7 @@ async fn collect(
 }
 
 /// The time allowed for a body after `bytes` arrived: the grace period, and their time at the minimum rate.
-fn time_for(bytes: usize, limits: &RequestLimits) -> Duration {
+pub(super) fn time_for(bytes: usize, limits: &RequestLimits) -> Duration {
     let earned = Duration::from_secs_f64(bytes as f64 / f64::from(limits.body_rate));
     limits.body.min(limits.body_grace + earned)
 }

@@ -259,7 +259,7 @@ impl<'m> BodyBuffer<'m> {
     }
 }
 
-fn not_gzip() -> Refusal {
+pub(super) fn not_gzip() -> Refusal {
     Faults::single("body", "The body must be valid gzip, as its Content-Encoding says.")
 }
 

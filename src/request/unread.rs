@@ -60,6 +60,14 @@ pub(super) async fn settle<B>(head: &request::Parts, body: Incoming, response: &
     }
 }
 
+/// Discards the body of a refused request, if the client sends it without waiting for `100 Continue`: closing the connection while
+/// it sends would lose the answer.
+pub(crate) async fn discard(head: &request::Parts, body: Incoming) {
+    if !head.headers.contains_key(EXPECT) {
+        timeout(DISCARD_LIMIT, drain(body, DISCARDED)).await.ok();
+    }
+}
+
 /// Discards a body. Returns whether it ended within `left` bytes.
 async fn drain<E>(mut body: impl Body<Data = Bytes, Error = E> + Unpin, mut left: usize) -> bool {
     while let Some(frame) = body.frame().await {

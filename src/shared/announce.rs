@@ -227,6 +227,12 @@ impl TokenChangeAnnouncer {
         Self { client, metrics }
     }
 
+    /// What it announces through.
+    #[must_use]
+    pub fn client(&self) -> &RedisClient {
+        &self.client
+    }
+
     /// Announces to every node that a tenant's tokens changed. Returns whether that was done. If not, the other nodes notice
     /// within a minute.
     pub async fn announce(&self, slug: &str) -> bool {

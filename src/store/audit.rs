@@ -12,12 +12,14 @@
 //! to exclude that, keep the digest of a last row elsewhere.
 
 mod chain;
+mod erasing;
 mod verdict;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use self::chain::SALT;
+pub(super) use self::erasing::{EraseValues, erase_values, matching};
 pub use self::verdict::AuditVerdict;
 use super::engine::{Database, Transaction, retry};
 use super::statement::{Row, Sql, sql};

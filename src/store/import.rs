@@ -28,6 +28,10 @@ use super::{Actor, AuditEntry, StoreError, audit, schema, users};
 /// The tables whose ids a load may assign and whose sequences the database continues.
 const IDENTITIES: [&str; 7] = ["users", "forms", "elements", "labels", "groups", "flow_steps", "submissions"];
 
+/// One load of this kind at a time for the tables of a schema. The number is arbitrary.
+const TRY_TO_BE_ALONE: &str =
+    "SELECT pg_try_advisory_xact_lock(hashtextextended(coalesce(current_schema(), ''), 2870411936650288187))";
+
 /// A load in progress. Dropping it rolls back.
 #[derive(Debug)]
 pub(crate) struct Import {
@@ -42,9 +46,25 @@ pub(crate) struct Import {
 impl Import {
     /// Begins to load into a migrated database. `events` says whether webhooks are sent what is loaded.
     pub(crate) async fn begin(location: &DatabaseLocation, events: Events) -> Result<Self, StoreError> {
-        let database = location.connect_for_maintenance();
-        schema::require_served(&mut database.reader().await?).await?;
-        let mut transaction = database.begin().await?;
+        let (database, transaction) = open(location).await?;
+        Self::start(database, transaction, events).await
+    }
+
+    /// The same, unless a load that was begun by this has not ended. On SQLite, the write lock of the file says so.
+    pub(crate) async fn begin_alone(location: &DatabaseLocation, events: Events) -> Result<Option<Self>, StoreError> {
+        let (database, mut transaction) = open(location).await?;
+        if transaction.dialect() == Dialect::Postgres {
+            let row = transaction.connection().fetch_one(Sql::text(TRY_TO_BE_ALONE)).await?;
+            if !row.get::<bool>(0)? {
+                transaction.roll_back().await?;
+                database.close().await;
+                return Ok(None);
+            }
+        }
+        Self::start(database, transaction, events).await.map(Some)
+    }
+
+    async fn start(database: Database, mut transaction: Transaction, events: Events) -> Result<Self, StoreError> {
         prepare(&mut transaction).await?;
         users::fold_new(&mut transaction).await?;
         let state = ImportState::load(&mut transaction).await?;
@@ -105,6 +125,13 @@ impl Import {
         self.database.close().await;
         Ok(())
     }
+}
+
+async fn open(location: &DatabaseLocation) -> Result<(Database, Transaction), StoreError> {
+    let database = location.connect_for_maintenance();
+    schema::require_served(&mut database.reader().await?).await?;
+    let transaction = database.begin().await?;
+    Ok((database, transaction))
 }
 
 async fn prepare(transaction: &mut Transaction) -> Result<(), StoreError> {

@@ -6,7 +6,7 @@
 //!
 //! `writing` adds, changes and removes tenants, `claims` has each host and database for one of them, `copying` fills
 //! the snapshot of a node, `databases` has which tenants have one database at different addresses, and `lives` says
-//! what one of them has of an earlier one; `nodes` records how far each node has got, `keeping` what it can look after,
+//! what one of them has of an earlier one; `erasing` forgets one of them for good; `nodes` records how far each node has got, `keeping` what it can look after,
 //! and `subscribed` which tenants have subscriptions; `stamps` says which revision is which after a restore;
 //! `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a certificate,
 //! `turns` says which is looked at next, `listing` lists them, `counts` counts them, `claiming` adds and removes
@@ -23,6 +23,7 @@ mod copying;
 mod counts;
 mod databases;
 mod domains;
+mod erasing;
 mod events;
 mod keeping;
 mod listing;
@@ -54,6 +55,7 @@ pub use claims::Claims;
 pub use counts::{DomainCount, StoredCounts};
 pub use databases::{FoundDatabase, SharedDatabase};
 pub use domains::{DomainProof, DomainRecord, DomainState, Lease};
+pub use erasing::{Erasure, ErasureRefused};
 pub use events::{DomainEvent, Feed, RegistryEvent};
 pub use keeping::KeepingNode;
 pub use listing::DomainFilter;
@@ -123,12 +125,14 @@ pub struct RegistryRow {
     pub changed_at: Timestamp,
     /// Who changed it: the name of an operator token, or the system user of a command.
     pub changed_by: String,
+    /// Whether it was removed and nothing of it is to be kept.
+    pub is_erased: bool,
 }
 
 impl RegistryRow {
     /// What [`Self::read`] reads.
     fn columns() -> Sql {
-        Sql::text("slug, toml, revision, position, changed_at, changed_by, domains")
+        Sql::text("slug, toml, revision, position, changed_at, changed_by, domains, is_erased")
     }
 
     /// The rows that changed after a revision and up to another one, in the order of their last changes.
@@ -153,6 +157,7 @@ impl RegistryRow {
             changed_at: row.get(4)?,
             changed_by: row.get(5)?,
             domains: serde_json::from_str(&row.get::<String>(6)?).unwrap_or_default(),
+            is_erased: row.get(7)?,
         })
     }
 }
@@ -171,7 +176,7 @@ impl Registry {
             let migrated = schema::migrate(&creating, location.schema(), &MIGRATIONS, Reach::Newest).await;
             creating.close().await;
             require_known(migrated?.1)?;
-            Ok(Self { database: location.connect(MAX_CONNECTIONS, &connections(), None) })
+            Ok(Self { database: location.connect_overwriting(MAX_CONNECTIONS, &connections()) })
         })
         .await
     }

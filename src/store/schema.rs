@@ -41,6 +41,36 @@ pub(super) const PLAIN_TABLES: &str = "users, forms, elements, labels, groups, g
     flow_step_groups, submissions, answers, submission_labels, submission_pending, submission_participants, \
     submission_flow_steps";
 
+/// The tables of a tenant's database, each after those that it refers to.
+pub(super) fn tables(dialect: Dialect) -> impl DoubleEndedIterator<Item = &'static str> {
+    let expected = objects::expected(dialect).iter().filter(|object| object.kind == objects::ObjectKind::Table);
+    std::iter::once(MIGRATIONS_NAME).chain(expected.map(|object| object.name))
+}
+
+/// The columns of formgate's own tables that have text, by table.
+#[cfg(test)]
+pub(super) fn own_text_columns(dialect: Dialect) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let is_text = |state: &str| ["text", "TEXT", "json"].iter().any(|kind| state.starts_with(kind));
+    objects::own_columns(dialect).filter(move |column| is_text(&column.state)).map(|column| (column.table, column.name))
+}
+
+/// The tables of formgate's own that have a column.
+#[cfg(test)]
+pub(super) fn own_columns(dialect: Dialect, name: &'static str) -> impl Iterator<Item = &'static str> {
+    objects::own_columns(dialect).filter(move |column| column.name == name).map(|column| column.table)
+}
+
+/// The statement that creates a trigger of the schema on SQLite.
+pub(super) fn sqlite_trigger(name: &str) -> Option<String> {
+    let trigger = objects::expected(Dialect::Sqlite).iter().find(|object| object.name == name)?;
+    trigger.restoring(None, Dialect::Sqlite)
+}
+
+/// Whether formgate created the tables of a tenant in a database.
+pub(super) async fn is_of_tenant(reader: &mut PooledConnection) -> Result<bool, sqlx::Error> {
+    Ok(read_applied(reader).await?.get(&1).is_some_and(|(_, _, name)| name == OF_TENANT))
+}
+
 /// A step of the schema.
 #[derive(Clone, Debug)]
 pub struct Migration {
@@ -99,6 +129,8 @@ pub enum Reach {
 /// session, which a pooler may give to other clients.)
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock(7310577365311121508)";
 
+const MIGRATIONS_NAME: &str = "_sqlx_migrations";
+
 /// The table that sqlx's migrator would create.
 const MIGRATIONS_TABLE: [&str; 2] = [
     "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version bigint PRIMARY KEY, description text NOT NULL, \
@@ -142,10 +174,11 @@ async fn create_namespace(database: &Database, name: &str) -> Result<(), StoreEr
     Ok(transaction.commit().await?)
 }
 
-/// `CREATE SCHEMA` takes no bound values, so the name is passed as a setting.
+/// `CREATE SCHEMA` takes no bound values, so the name is passed as a setting. The comment says that formgate may drop it again.
 const CREATE_NAMESPACE: &str = "DO $$ BEGIN \
     IF to_regnamespace(quote_ident(current_setting('formgate.schema'))) IS NULL THEN \
         EXECUTE format('CREATE SCHEMA IF NOT EXISTS %I', current_setting('formgate.schema')); \
+        EXECUTE format('COMMENT ON SCHEMA %I IS %L', current_setting('formgate.schema'), 'Created by formgate'); \
     END IF; END $$";
 
 /// A database has an extension once. It is kept out of the tenants' schemas: dropping the one that has it would drop

@@ -296,6 +296,12 @@ impl RemovedDatabase {
         }
     }
 
+    /// Whose it was.
+    #[must_use]
+    pub fn slug(&self) -> &Arc<str> {
+        &self.slug
+    }
+
     /// Whether a request may still use it.
     #[must_use]
     pub fn is_in_use(&self) -> bool {

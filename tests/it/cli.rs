@@ -8,6 +8,7 @@ mod audit;
 mod check;
 mod concerns;
 mod demo;
+mod erase;
 mod explain;
 mod export;
 mod import;

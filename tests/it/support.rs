@@ -26,6 +26,7 @@ pub(crate) mod library;
 pub(crate) mod load;
 pub(crate) mod pebble;
 pub(crate) mod pgbouncer;
+pub(crate) mod planting;
 pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod prometheus;

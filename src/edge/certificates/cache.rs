@@ -134,12 +134,18 @@ impl Cache {
 
     /// Compares every certificate in memory with its origin, and drops those that no tenant has any more.
     pub(super) async fn compare_all(&self, has: impl Fn(&LoadedCertificate) -> bool) {
-        let (all, gone): (Vec<_>, Vec<_>) = self.held.iter().map(|(_, held)| held).partition(|held| has(held));
+        let all = self.keep(has).await;
+        self.compare(&all).await;
+        self.evict().await;
+    }
+
+    /// Drops the certificates that no tenant has any more, and returns the others.
+    pub(super) async fn keep(&self, has: impl Fn(&LoadedCertificate) -> bool) -> Vec<Arc<LoadedCertificate>> {
+        let (kept, gone): (Vec<_>, Vec<_>) = self.held.iter().map(|(_, held)| held).partition(|held| has(held));
         for held in gone {
             self.held.invalidate(held.origin()).await;
         }
-        self.compare(&all).await;
-        self.evict().await;
+        kept
     }
 
     async fn compare(&self, all: &[Arc<LoadedCertificate>]) {

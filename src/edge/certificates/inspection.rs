@@ -58,12 +58,31 @@ impl Task for CertificateInspection {
     }
 
     async fn woken(&mut self) {
-        self.certificates.loader.changed.notified().await;
+        let loader = &self.certificates.loader;
+        let forgotten = async {
+            match &loader.obtained {
+                Some(obtained) => obtained.forgotten().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = loader.changed.notified() => {}
+            () = forgotten => {}
+        }
     }
 
     async fn run(&mut self) -> Run {
+        self.certificates.drop_gone().await;
         let (round, previous) = inspect(&self.certificates, std::mem::take(&mut self.previous)).await;
         publish(&round.soonest, &mut self.published, &self.certificates.loader.metrics);
+        // A tenant that was removed during the round, and whose series was removed then.
+        self.published.retain(|owner| {
+            let is_there = self.certificates.is_there(owner);
+            if !is_there {
+                let _ = self.certificates.loader.metrics.expiry.remove_label_values(&[&**owner]);
+            }
+            is_there
+        });
         log(&round.faults, &previous.faults);
         self.certificates.faulty.store(Arc::new(round.faults.clone()));
         self.previous =
@@ -198,7 +217,7 @@ fn publish(soonest: &BinaryHeap<(i64, Arc<str>)>, published: &mut HashSet<Arc<st
     }
     let now: HashSet<Arc<str>> = soonest.iter().map(|(_, owner)| Arc::clone(owner)).collect();
     for gone in published.difference(&now) {
-        // It was published, so it exists.
+        // Unless its tenant was removed meanwhile, it exists.
         let _ = metrics.expiry.remove_label_values(&[&**gone]);
     }
     *published = now;

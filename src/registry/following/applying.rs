@@ -1,7 +1,7 @@
 //! Takes rows of the registry into the directory, and keeps those that can't be served with the reasons.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::{Followed, Following};
@@ -55,6 +55,7 @@ impl Following {
         if let Some(snapshot) = &mut followed.snapshot {
             snapshot.keep(&head, &rows, is_whole).await;
         }
+        let erased: Vec<String> = rows.iter().filter(|row| row.is_erased).map(|row| row.slug.clone()).collect();
         let mut rows = rows;
         if followed.refused.len() <= RETRIED {
             // What another tenant had may be free now.
@@ -97,6 +98,9 @@ impl Following {
         }
         log_refused(&new.iter().filter_map(|slug| followed.refused.get(slug)).collect::<Vec<_>>());
         self.serve(&before, &put, &removed).await;
+        if !erased.is_empty() {
+            self.forget_erased(followed, &erased).await;
+        }
         followed.head = head;
         self.publish(followed);
         self.metrics.applied(put.len() + removed.len(), began.elapsed());
@@ -117,9 +121,65 @@ impl Following {
         self.all_metrics.tenants_served.set(i64::try_from(after.len()).unwrap_or(i64::MAX));
         if !removed.is_empty() {
             self.all_metrics.tenants.retain(|slug| after.config(slug).is_some());
+            for slug in removed {
+                // Most have none.
+                let _ = self.all_metrics.certificates.expiry.remove_label_values(&[&**slug]);
+            }
+            self.keepers.note_able(removed.iter().map(|slug| (slug, true)));
         }
         if !left.is_empty() {
-            tokio::spawn(close_removed(left));
+            let closing =
+                self.closing.begin(left.iter().map(RemovedDatabase::slug).filter(|slug| removed.contains(slug)));
+            tokio::spawn(async move {
+                close_removed(left).await;
+                drop(closing);
+            });
+        }
+    }
+
+    /// Drops the certificates of tenants of which nothing is to be kept, and what the snapshot has of them.
+    pub(super) async fn forget_erased(&self, followed: &mut Followed, slugs: &[String]) {
+        self.certificates.forget(slugs);
+        if let Some(snapshot) = &mut followed.snapshot {
+            snapshot.forget(slugs).await;
+        }
+    }
+}
+
+/// The tenants that were removed and whose databases this node has still open.
+#[derive(Debug, Default)]
+pub(super) struct Closing(Mutex<Vec<Arc<str>>>);
+
+impl Closing {
+    fn begin<'s>(self: &Arc<Self>, slugs: impl Iterator<Item = &'s Arc<str>>) -> ClosingTenants {
+        let slugs: Vec<_> = slugs.map(Arc::clone).collect();
+        self.lock().extend(slugs.iter().map(Arc::clone));
+        ClosingTenants { of: Arc::clone(self), slugs }
+    }
+
+    pub(super) fn slugs(&self) -> Vec<String> {
+        self.lock().iter().map(ToString::to_string).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<str>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Some of them, until this is dropped.
+struct ClosingTenants {
+    of: Arc<Closing>,
+    slugs: Vec<Arc<str>>,
+}
+
+impl Drop for ClosingTenants {
+    fn drop(&mut self) {
+        let mut closing = self.of.lock();
+        for slug in &self.slugs {
+            // The same slug may have been removed twice by now.
+            if let Some(at) = closing.iter().position(|other| other == slug) {
+                closing.swap_remove(at);
+            }
         }
     }
 }

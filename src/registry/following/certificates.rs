@@ -10,7 +10,7 @@ use super::{Followed, Following};
 use crate::registry::obtained::{ObtainedCertificates, ReadFrom};
 use crate::registry::snapshot::{Snapshot, TakenCertificates};
 use crate::store::registry::Head;
-use crate::store::{Registry, StoreError};
+use crate::store::{Registry, StoreError, with_causes};
 
 /// How many certificates are taken over at once.
 ///
@@ -37,6 +37,14 @@ impl Following {
         if let Some(snapshot) = snapshot {
             let take = |rows| drop(self.certificates.take(rows, ReadFrom::Increment));
             *certificates = snapshot.read_certificates(&head.epoch, AT_ONCE, take).await;
+            if let Some(registry) = self.registry.get()
+                && let Err(error) = self.forget_all_erased(registry, &mut followed).await
+            {
+                tracing::debug!(
+                    cause = with_causes(&error),
+                    "the registry can't be asked for tenants that were erased"
+                );
+            }
         }
         drop(followed);
         self.catch_up().await;
@@ -74,6 +82,7 @@ impl Following {
             has_any = true;
         }
         if is_whole {
+            self.forget_all_erased(registry, followed).await?;
             let (gone, kept) = self.certificates.keep_valid(&listed);
             let certificates = refused + kept;
             if certificates > 0 {
@@ -99,6 +108,16 @@ impl Following {
             }
         }
         Ok(has_any)
+    }
+
+    /// Drops the certificates of all tenants that were erased, also while this node did not follow.
+    async fn forget_all_erased(&self, registry: &Registry, followed: &mut Followed) -> Result<(), StoreError> {
+        let erased = registry.erased().await?;
+        let has_any = self.certificates.all().iter().any(|(_, known)| erased.iter().any(|slug| **slug == *known.slug));
+        if has_any {
+            self.forget_erased(followed, &erased).await;
+        }
+        Ok(())
     }
 
     /// Takes over the registry's certificates of hosts whose own has expired since: one that was not taken because it was not

@@ -21,7 +21,7 @@ use super::AuditRecord;
 pub(super) const SALT: usize = 16;
 
 /// The commitment of a value with its salt; that itself if the value was erased. `None` if the salt is none of them.
-fn commitment(salt: &[u8], value: Option<&str>) -> Option<[u8; 32]> {
+pub(super) fn commitment(salt: &[u8], value: Option<&str>) -> Option<[u8; 32]> {
     match (salt.len(), value) {
         (0, None) => Some([0; 32]),
         (SALT, Some(value)) => Some(Sha256::new().chain_update(salt).chain_update(value).finalize().into()),

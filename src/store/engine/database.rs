@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use sqlx::SqlSafeStr;
 use tokio::sync::Semaphore;
+use tokio::time::sleep;
 
 use super::connections::Role;
 use super::error::StoreError;
@@ -20,6 +21,12 @@ use crate::deadline::{ONCE_MORE, within};
 use crate::memory::RowMemory;
 use crate::metrics::{DatabaseFailure, DatabaseMetrics};
 use crate::store::statement::{Dialect, Row, RowHandler, Sql};
+
+/// How long it is tried to empty a write-ahead log, which readers prevent for a moment.
+///
+/// Larger: a call takes longer while a program reads without end. Smaller: one that reads for a moment leaves bytes.
+const CHECKPOINT_LIMIT: Duration = Duration::from_secs(4);
+const CHECKPOINT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The connections of one tenant's database.
 #[derive(Clone, Debug)]
@@ -188,6 +195,25 @@ impl Database {
         let mut connection = self.wait_in_queue(waiting_since, self.writer()).await??;
         connection.limit_statements(limit);
         begin(connection, on_postgres, waiting_since).await
+    }
+
+    /// Empties the write-ahead log of a SQLite file, so that what was deleted and overwritten is in no file. Returns whether that
+    /// was done: a program that reads all the time prevents it. On Postgres, the server keeps what it wrote for as long as it does.
+    pub(in crate::store) async fn empty_log(&self) -> Result<bool, StoreError> {
+        if self.dialect() == Dialect::Postgres {
+            return Ok(true);
+        }
+        let began = Instant::now();
+        loop {
+            let mut writer = self.writer().await?;
+            let row = writer.fetch_one(Sql::text("PRAGMA wal_checkpoint(TRUNCATE)")).await?;
+            let is_emptied = row.get::<i64>(0)? == 0;
+            drop(writer);
+            if is_emptied || began.elapsed() >= CHECKPOINT_LIMIT {
+                return Ok(is_emptied);
+            }
+            sleep(CHECKPOINT_PAUSE).await;
+        }
     }
 
     /// Runs one writing statement in a transaction of its own. Returns the number of affected rows.

@@ -26,7 +26,7 @@ impl Registry {
         let kept: Vec<_> = rows.iter().filter(|row| row.text.is_some()).collect();
         for batch in kept.chunks(COPIED_AT_ONCE) {
             let mut values = JsonRows::new();
-            for RegistryRow { slug, text, domains, revision, position, changed_at, changed_by } in batch {
+            for RegistryRow { slug, text, domains, revision, position, changed_at, changed_by, is_erased: _ } in batch {
                 let changed_at = JsonTimestamp::new(*changed_at, transaction.dialect());
                 let domains = serde_json::to_string(domains).expect("texts are always JSON");
                 values.push(&(slug, text, revision, position, changed_at, changed_by, domains));

@@ -18,6 +18,7 @@ pub(super) struct Found {
     identity: Option<String>,
     /// Where its database is.
     location: Option<String>,
+    pub(super) is_being_erased: bool,
 }
 
 /// Whose life a tenant goes on with.
@@ -48,7 +49,8 @@ impl Life {
 pub(super) async fn find(transaction: &mut Transaction, slug: &str) -> Result<Option<Found>, sqlx::Error> {
     let sql = sql!(
         "SELECT toml, revision, domains, identity,
-           (SELECT c.value FROM registry_claims c WHERE c.kind = 'database' AND c.slug = registry_tenants.slug)
+           (SELECT c.value FROM registry_claims c WHERE c.kind = 'database' AND c.slug = registry_tenants.slug),
+           erasing IS NOT NULL
          FROM registry_tenants
          WHERE slug = {slug}",
         slug,
@@ -57,7 +59,8 @@ pub(super) async fn find(transaction: &mut Transaction, slug: &str) -> Result<Op
     let read = |row: Row| {
         let domains = serde_json::from_str(&row.get::<String>(2)?).unwrap_or_default();
         let (text, revision) = (row.get(0)?, row.get(1)?);
-        Ok(Found { text, revision, domains, identity: row.get(3)?, location: row.get(4)? })
+        let (identity, location, is_being_erased) = (row.get(3)?, row.get(4)?, row.get(5)?);
+        Ok(Found { text, revision, domains, identity, location, is_being_erased })
     };
     row.map(read).transpose()
 }

@@ -81,6 +81,8 @@ pub struct Beat {
     pub seal_keys: Vec<String>,
     /// When it started.
     pub started_at: Timestamp,
+    /// The tenants that were removed and whose databases it has still open.
+    pub closing: Vec<String>,
 }
 
 impl Beat {
@@ -110,6 +112,8 @@ pub struct NodeRecord {
     /// The ids of the keys that seal private keys, that of the key that seals first. `None` for a node of an earlier
     /// version, which does not write them.
     pub seal_keys: Option<Vec<String>>,
+    /// The tenants that were removed and whose databases it has still open.
+    pub closing: Vec<String>,
     /// When it started.
     pub started_at: Timestamp,
     /// When it last wrote, by the clock of the registry.
@@ -128,6 +132,8 @@ pub struct NodeBehind {
     pub name: String,
     /// In a few words.
     pub reason: String,
+    /// Whether waiting changes nothing.
+    is_final: bool,
 }
 
 impl NodeRecord {
@@ -141,12 +147,24 @@ impl NodeRecord {
             let is_unknown = slugs.iter().any(|slug| self.can_read(slug).is_none());
             is_unknown.then(|| format!("it can't serve {} rows; its log has the reason", self.refused_count))
         };
-        let reason = match refused.or_else(unknown) {
-            _ if !self.is_live => return None,
-            _ if self.revision < revision => format!("it is at revision {}", self.revision),
-            reason => reason?,
-        };
-        Some(NodeBehind { id: self.id.clone(), name: self.name.clone(), reason })
+        match refused.or_else(unknown) {
+            _ if !self.is_live => None,
+            _ if self.revision < revision => Some(self.named(format!("it is at revision {}", self.revision), false)),
+            reason => Some(self.named(reason?, true)),
+        }
+    }
+
+    /// Why a node may still serve a tenant that was removed with a revision, or use its database.
+    fn holds(&self, revision: i64, slug: &str) -> Option<NodeBehind> {
+        if self.revision < revision {
+            return Some(self.named(format!("it is at revision {}", self.revision), false));
+        }
+        let is_closing = self.closing.iter().any(|closing| closing == slug);
+        is_closing.then(|| self.named("requests still use the database".to_owned(), false))
+    }
+
+    fn named(&self, reason: String, is_final: bool) -> NodeBehind {
+        NodeBehind { id: self.id.clone(), name: self.name.clone(), reason, is_final }
     }
 
     fn reason(&self, slug: &str) -> &str {
@@ -177,6 +195,7 @@ impl NodeRecord {
             started_at: row.get(7)?,
             seen_at: row.get(8)?,
             is_live: row.get(9)?,
+            closing: serde_json::from_str(&row.get::<String>(11)?).unwrap_or_default(),
         })
     }
 }
@@ -246,12 +265,13 @@ impl Registry {
         let list = |texts: &[String]| serde_json::to_string(texts).expect("texts are always JSON");
         let sql = sql!(
             "INSERT INTO registry_nodes
-               (id, name, version, revision, stamp, refused, reasons, refused_count, seal_keys, beat, started_at, seen_at)
+               (id, name, version, revision, stamp, refused, reasons, refused_count, seal_keys, beat, closing, started_at,
+                seen_at)
              VALUES ({id}, {name}, {version}, {revision}, {stamp}, {refused}, {reasons}, {refused_count}, {seal_keys}, {beat},
-               {started_at}, {clock})
+               {closing}, {started_at}, {clock})
              ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, stamp = excluded.stamp,
                refused = excluded.refused, reasons = excluded.reasons, refused_count = excluded.refused_count, beat = excluded.beat,
-               seen_at = excluded.seen_at",
+               closing = excluded.closing, seen_at = excluded.seen_at",
             id = &beat.id,
             name = &beat.name,
             version = beat.version,
@@ -262,6 +282,7 @@ impl Registry {
             refused_count = beat.refused_count,
             seal_keys = list(&beat.seal_keys),
             beat = &beat.beat,
+            closing = list(&beat.closing),
             started_at = beat.started_at,
         );
         self.database.execute(sql).await?;
@@ -300,7 +321,7 @@ impl Registry {
         let mut reader = self.database.reader().await?;
         let sql = sql!(
             "SELECT id, name, version, CASE WHEN stamp = {+stamp} THEN revision ELSE 0 END, refused, refused_count,
-               seal_keys, started_at, seen_at, seen_at BETWEEN {clock - live} AND {clock + live}, reasons
+               seal_keys, started_at, seen_at, seen_at BETWEEN {clock - live} AND {clock + live}, reasons, closing
              FROM registry_nodes
              ORDER BY name, id",
             stamp = stamp_of(Sql::text("registry_nodes.revision")),
@@ -322,14 +343,42 @@ impl Registry {
         wait: Duration,
         is_running: impl Fn(&str) -> bool,
     ) -> Result<Vec<NodeBehind>, StoreError> {
+        Ok(self.wait_until(wait, is_running, |node| node.behind(revision, slugs)).await?.1)
+    }
+
+    /// Waits until no live node serves a tenant that was removed with a revision, or has its database open. Returns the live nodes
+    /// that do, and the names of those that are not live and did not say that they don't.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn wait_for_release(
+        &self,
+        revision: i64,
+        slug: &str,
+        wait: Duration,
+        is_running: impl Fn(&str) -> bool,
+    ) -> Result<(Vec<NodeBehind>, Vec<String>), StoreError> {
+        let live = |node: &NodeRecord| node.holds(revision, slug).filter(|_| node.is_live);
+        let (nodes, behind) = self.wait_until(wait, is_running, live).await?;
+        let silent = nodes.iter().filter(|node| !node.is_live).filter_map(|node| node.holds(revision, slug));
+        Ok((behind, silent.map(|node| node.name).collect()))
+    }
+
+    /// Waits until no node is behind in a way that changes. Returns all nodes, and those that are behind.
+    async fn wait_until(
+        &self,
+        wait: Duration,
+        is_running: impl Fn(&str) -> bool,
+        behind: impl Fn(&NodeRecord) -> Option<NodeBehind>,
+    ) -> Result<(Vec<NodeRecord>, Vec<NodeBehind>), StoreError> {
         let deadline = Instant::now() + wait;
         loop {
             let mut nodes = self.nodes().await?;
             nodes.iter_mut().for_each(|node| node.is_live |= is_running(&node.id));
+            let found: Vec<_> = nodes.iter().filter_map(&behind).collect();
             // A node that can't serve a tenant will not learn it by waiting.
-            let is_final = nodes.iter().all(|node| !node.is_live || node.revision >= revision);
-            if is_final || Instant::now() >= deadline {
-                return Ok(nodes.iter().filter_map(|node| node.behind(revision, slugs)).collect());
+            if found.iter().all(|node| node.is_final) || Instant::now() >= deadline {
+                return Ok((nodes, found));
             }
             sleep(WAIT_INTERVAL).await;
         }
@@ -351,6 +400,7 @@ mod tests {
             reasons: refused.iter().map(|slug| format!("why not {slug}")).collect(),
             refused_count,
             seal_keys: None,
+            closing: Vec::new(),
             started_at: Timestamp::UNIX_EPOCH,
             seen_at: Timestamp::UNIX_EPOCH,
             is_live: true,

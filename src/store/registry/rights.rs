@@ -38,7 +38,11 @@ impl RegistryUse {
                 ("registry_claims", &["SELECT", "INSERT", "DELETE"]),
                 ("registry_databases", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
                 ("registry_domains", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
-                ("registry_certificates", &["SELECT", "UPDATE"]),
+                ("registry_certificates", &["SELECT", "UPDATE", "DELETE"]),
+                ("registry_subscribed", &["SELECT", "UPDATE", "DELETE"]),
+                ("registry_events", &["SELECT", "DELETE"]),
+                ("registry_budgets", &["SELECT", "DELETE"]),
+                ("registry_nodes", &["SELECT", "UPDATE"]),
                 ("operator_tokens", &["SELECT", "UPDATE"]),
             ],
             Self::WorkOnDomains => &[

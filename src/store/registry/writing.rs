@@ -82,6 +82,12 @@ pub enum WriteRefused {
         /// The revision that it has, if it is there.
         revision: Option<i64>,
     },
+    /// What the account had that had the slug before is not erased yet.
+    #[error("the tenant `{slug}` is being erased: repeat `formgate tenant remove {slug} --erase` until it is done")]
+    BeingErased {
+        /// The tenant.
+        slug: String,
+    },
     /// The administrators of an account have added as many domains as they may that are not proved.
     #[error("the account has as many domains that are not proved as it may add")]
     TooManyUnproved,
@@ -182,6 +188,9 @@ impl Registry {
         life: Life,
         revision: &mut i64,
     ) -> Result<Written, WriteRefused> {
+        if found.is_some_and(|found| found.is_being_erased) && matches!(write.change, RegistryChange::Put { .. }) {
+            return Err(WriteRefused::BeingErased { slug: write.slug.clone() });
+        }
         let there = found.filter(|found| found.text.is_some());
         let current = there.map(|found| found.revision);
         if let Some(expected) = write.expected.filter(|expected| *expected != current) {
@@ -270,7 +279,7 @@ async fn put(
          ON CONFLICT (slug) DO UPDATE SET
            position = CASE WHEN known.toml IS NULL THEN excluded.position ELSE known.position END,
            toml = excluded.toml, domains = excluded.domains, revision = excluded.revision,
-           changed_at = excluded.changed_at, changed_by = excluded.changed_by",
+           changed_at = excluded.changed_at, changed_by = excluded.changed_by, is_erased = FALSE",
         slug,
         revision,
         // It may have passwords.

@@ -135,6 +135,12 @@ pub(super) fn is_plain(table: &str) -> bool {
     PLAIN_TABLES.split(", ").any(|plain| plain == table)
 }
 
+/// The columns of the tables that only formgate writes.
+#[cfg(test)]
+pub(super) fn own_columns(dialect: Dialect) -> impl Iterator<Item = &'static Object> {
+    expected(dialect).iter().filter(|object| object.kind == ObjectKind::Column && !is_plain(object.table))
+}
+
 fn of_postgres() -> Vec<Object> {
     let statements = statements(MIGRATIONS[0].postgres);
     let object = |line: &'static str| {

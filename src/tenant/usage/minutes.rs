@@ -17,7 +17,7 @@ use super::{MINUTES, MinuteUsage, RateOutcome};
 use crate::background::{Run, Task};
 use crate::quota::{Account, Interface};
 use crate::shared::{BackgroundCall, RedisConnections};
-use crate::store::RequestCounts;
+use crate::store::{DatabaseIdentity, RequestCounts};
 use crate::tenant::last_used::minute_of;
 use crate::tenant::{Tenant, Token, Tokens};
 
@@ -31,9 +31,12 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Larger: a call may exceed the time limit of Redis, which closes the connection that requests use. Smaller: more calls.
 const ACCOUNTS_A_CALL: usize = 50;
 
-/// How long Redis keeps an hour after its last write, in milliseconds. Larger: it keeps what no chart shows. Smaller: the
-/// beginning of the last hour is gone.
-const KEPT: i64 = 2 * 60 * 60 * 1000;
+/// How long Redis keeps an hour after its last write. Larger: it keeps what no chart shows. Smaller: the beginning of the last hour
+/// is gone.
+const KEPT_HOURS: i64 = 2;
+
+/// The same in milliseconds.
+const KEPT: i64 = KEPT_HOURS * 60 * 60 * 1000;
 
 /// How long a page waits for Redis.
 ///
@@ -130,7 +133,9 @@ impl SharedMinutes {
     /// Publishes what changed. Returns whether Redis took all of it; what it did not is published the next time.
     pub async fn publish(&self) -> bool {
         let Some(connections) = &self.connections else { return true };
-        let changed = std::mem::take(&mut *self.changed());
+        let mut changed = std::mem::take(&mut *self.changed());
+        // Nobody else has those of a tenant that was removed, of which nothing may come back.
+        changed.retain(|changed| Arc::strong_count(&changed.tokens) > 1);
         let accounts = if connections.carry_many_keys() { ACCOUNTS_A_CALL } else { 1 };
         let mut all = true;
         for some in changed.chunks(accounts) {
@@ -203,6 +208,15 @@ impl Task for PublishMinutes {
         // An unreachable Redis has an alert of its own.
         Run::Succeeded
     }
+}
+
+/// Every key that Redis may have of an account's minutes.
+#[must_use]
+pub fn keys_of(slug: &str, database: &DatabaseIdentity, now: Timestamp) -> Vec<String> {
+    let account = Account::new(slug, database, Interface::Api);
+    let hour = minute_of(now).div_euclid(MINUTES);
+    // Clocks of nodes differ.
+    (hour - KEPT_HOURS - 1..=hour + 1).map(|hour| key(account.id(), hour)).collect()
 }
 
 fn hour_of(usage: &MinuteUsage) -> i64 {

@@ -44,8 +44,8 @@ async fn a_role_with_the_documented_rights_follows_the_registry_and_serves_the_o
     assert_eq!(put.status, 503, "{put:?}");
     assert!(put.body["message"].as_str().unwrap().contains("grant the role of `registry`"), "{put:?}");
     let checked = scene.run(&["check"]);
-    assert!(checked.code == 1 && checked.stdout.contains("lacks rights: DELETE on registry_claims, "), "{checked:?}");
-    readiness_begins(&mut node, "the role of this node lacks DELETE on registry_claims, ").await;
+    assert!(checked.code == 1 && checked.stdout.contains("lacks rights: DELETE on registry_budgets, "), "{checked:?}");
+    readiness_begins(&mut node, "the role of this node lacks DELETE on registry_budgets, ").await;
     Postgres::execute_in(&url, of_operator);
     assert_eq!(scene.run(&["check"]).code, 0);
     readiness_begins(&mut node, "ok").await;
@@ -56,6 +56,9 @@ async fn a_role_with_the_documented_rights_follows_the_registry_and_serves_the_o
     let batch = json!({ "operations": [{ "put": "acme", "tenant": changed }] });
     assert_eq!(scene.call(0, Method::POST, "/v1/batch?wait=60", Some(&batch)).await.status, 200);
     assert_eq!(scene.call(0, Method::DELETE, "/v1/tenants/acme?wait=60", None).await.status, 200);
+    scene.add(0, "globex").await;
+    let erased = scene.call(0, Method::DELETE, "/v1/tenants/globex?erase=1&wait=60", None).await;
+    assert_eq!(erased.status, 200, "{erased:?}");
 }
 
 #[tokio::test]

@@ -117,6 +117,7 @@ on_both_databases! {
             refused_count: 0,
             beat: "1".to_owned(),
             seal_keys: Vec::new(),
+            closing: Vec::new(),
             started_at: Timestamp::now(),
         };
         registry.write_beat(&beat).await.unwrap();

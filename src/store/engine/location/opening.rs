@@ -57,7 +57,9 @@ enum FileUse {
     OnlyRead,
     /// To read and to write.
     Served,
-    /// The same, and it is created if it is missing.
+    /// The same, and what is deleted is overwritten.
+    Overwritten,
+    /// To read and to write, and it is created if it is missing.
     Created,
 }
 
@@ -70,6 +72,15 @@ impl DatabaseLocation {
         breaker: Option<&Arc<Breaker>>,
     ) -> Database {
         self.connect_for(FileUse::Served, max_connections, connections, breaker)
+    }
+
+    /// The same for a command or a registry; on SQLite, the bytes of what is deleted are overwritten with zeros.
+    pub(in crate::store) fn connect_overwriting(
+        &self,
+        max_connections: u32,
+        connections: &Arc<Connections>,
+    ) -> Database {
+        self.connect_for(FileUse::Overwritten, max_connections, connections, None)
     }
 
     /// The same without writers: on SQLite, not even the mode of the file is changed.
@@ -179,6 +190,7 @@ fn sqlite_address(path: &Path, busy_wait: Duration, file_use: FileUse) -> Sessio
         .disable_statement_logging();
     let options = match file_use {
         FileUse::OnlyRead => options.pragma("query_only", "ON"),
+        FileUse::Overwritten => options.journal_mode(SqliteJournalMode::Wal).pragma("secure_delete", "ON"),
         FileUse::Served | FileUse::Created => options.journal_mode(SqliteJournalMode::Wal),
     };
     SessionAddress::Sqlite(Box::new(options))

@@ -46,9 +46,13 @@ CREATE TABLE registry_tenants (
   label_proves boolean NOT NULL DEFAULT TRUE, -- no other database had the slug before, for which aliases to its label may remain
   revision bigint NOT NULL UNIQUE, -- of its last change
   changed_at timestamptz NOT NULL,
-  changed_by text NOT NULL
+  changed_by text NOT NULL,
+  erasing text, -- the table of a tenant that is being erased: nobody serves it, and its database may still be there
+  erasing_database text, -- which database that is, as in registry_databases
+  is_erased boolean NOT NULL DEFAULT FALSE -- nothing of it is kept: nodes drop its certificates too
 );
 CREATE UNIQUE INDEX registry_tenants_listed ON registry_tenants (position) WHERE toml IS NOT NULL;
+CREATE INDEX registry_tenants_erased ON registry_tenants (slug) WHERE is_erased;
 
 -- What only one tenant may have: hosts, and databases by their addresses. Two addresses may lead to one database: see
 -- registry_databases.
@@ -89,7 +93,8 @@ CREATE TABLE registry_nodes (
   started_at timestamptz NOT NULL,
   seen_at timestamptz NOT NULL,
   unable text, -- a JSON array of the tenants that it can't look after; NULL: it looks after none
-  unable_mark text -- another one whenever that changes
+  unable_mark text, -- another one whenever that changes
+  closing text NOT NULL DEFAULT '[]' -- a JSON array of tenants that were removed, whose databases it has still open
 );
 
 -- Which tenants have subscriptions, for nodes that start: without it they would have to open every database. Each row is as

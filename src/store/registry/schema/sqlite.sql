@@ -41,9 +41,13 @@ CREATE TABLE registry_tenants (
   label_proves INTEGER NOT NULL DEFAULT 1, -- no other database had the slug before, for which aliases to its label may remain
   revision INTEGER NOT NULL UNIQUE, -- of its last change
   changed_at INTEGER NOT NULL,
-  changed_by TEXT NOT NULL
+  changed_by TEXT NOT NULL,
+  erasing TEXT, -- the table of a tenant that is being erased: nobody serves it, and its database may still be there
+  erasing_database TEXT, -- which database that is, as in registry_databases
+  is_erased INTEGER NOT NULL DEFAULT 0 -- nothing of it is kept: nodes drop its certificates too
 ) STRICT;
 CREATE UNIQUE INDEX registry_tenants_listed ON registry_tenants (position) WHERE toml IS NOT NULL;
+CREATE INDEX registry_tenants_erased ON registry_tenants (slug) WHERE is_erased;
 
 -- What only one tenant may have: hosts, and databases by their addresses. Two addresses may lead to one database: see
 -- registry_databases.
@@ -84,7 +88,8 @@ CREATE TABLE registry_nodes (
   started_at INTEGER NOT NULL,
   seen_at INTEGER NOT NULL,
   unable TEXT, -- a JSON array of the tenants that it can't look after; NULL: it looks after none
-  unable_mark TEXT -- another one whenever that changes
+  unable_mark TEXT, -- another one whenever that changes
+  closing TEXT NOT NULL DEFAULT '[]' -- a JSON array of tenants that were removed, whose databases it has still open
 ) STRICT;
 
 -- Which tenants have subscriptions, for nodes that start: without it they would have to open every database. Each row is as
