@@ -16,6 +16,7 @@ mod changes;
 mod credentials;
 mod domains;
 mod limits;
+mod moves;
 mod nodes;
 mod refusal;
 mod sessions;
@@ -90,7 +91,7 @@ macro_rules! writing {
 /// Every endpoint.
 pub static ENDPOINTS: Endpoints<Operation> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Operation>; 23] = [
+static TABLE: [Endpoint<Operation>; 27] = [
     endpoint!(GET "" "/v1/tenants", reading!(tenants::list)).query(&["after", "limit"]),
     endpoint!(GET "" "/v1/tenants/{slug}", reading!(tenants::read)),
     endpoint!(PUT "" "/v1/tenants/{slug}", writing!(tenants::put))
@@ -111,6 +112,10 @@ static TABLE: [Endpoint<Operation>; 23] = [
     endpoint!(GET "" "/v1/tenants/{slug}/domains/{host}", reading!(domains::read)),
     endpoint!(PUT "" "/v1/tenants/{slug}/domains/{host}", writing!(domains::put)).query(&["wait"]),
     endpoint!(DELETE "" "/v1/tenants/{slug}/domains/{host}", writing!(domains::remove)).query(&["wait"]),
+    endpoint!(POST "" "/v1/tenants/{slug}/move", writing!(moves::begin)).body(BodyKind::Ordinary),
+    endpoint!(GET "" "/v1/moves", reading!(moves::list)),
+    endpoint!(GET "" "/v1/moves/{id}", reading!(moves::read)),
+    endpoint!(DELETE "" "/v1/moves/{id}", writing!(moves::cancel)),
     endpoint!(GET "" "/v1/domains", reading!(domains::list)).query(&["after", "limit", "state", "tenant"]),
     endpoint!(GET "" "/v1/domains/ask", reading!(domains::ask)).query(&["domain"]),
     endpoint!(POST "" "/v1/domains/{host}/check", writing!(domains::check)).query(&["tenant", "wait"]),

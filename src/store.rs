@@ -36,6 +36,7 @@ mod groups;
 mod identity;
 pub(crate) mod import;
 pub mod mailbox;
+mod moving;
 mod reach;
 mod reads;
 pub mod registry;
@@ -84,6 +85,7 @@ pub use groups::{
     MemberChange, MemberReader, Members, NewMembers, Report, SyncMembers, SyncedBy, Undone, WriteMode, WrittenGroup,
 };
 pub use identity::{DatabaseIdentity, PhysicalId};
+pub use moving::{CaughtUp, Locked, MoveError, MoveMark, Moving, TargetState, look_at_target};
 use reach::Caller;
 pub use reach::FormReach;
 pub use reads::{
@@ -125,6 +127,8 @@ pub struct Store {
     settler: Settler,
     /// Held by requests that wait for changes.
     changes_waited_for: Arc<Semaphore>,
+    /// Shared by the copies of this store, to count them.
+    copies: Arc<()>,
     file: Option<DatabaseFile>,
     /// What of it is read depends on who does.
     caller: Caller,
@@ -187,6 +191,7 @@ impl Store {
                     group_writes,
                     settler,
                     changes_waited_for,
+                    copies: Arc::default(),
                     file,
                     caller: Caller::default(),
                 })
@@ -214,6 +219,12 @@ impl Store {
     #[must_use]
     pub fn identity(&self) -> &DatabaseIdentity {
         &self.identity
+    }
+
+    /// Whether anybody has a copy of this store, such as a request that it serves.
+    #[must_use]
+    pub fn has_copies(&self) -> bool {
+        Arc::strong_count(&self.copies) > 1
     }
 
     /// Equal for two stores that are open on the same database of Postgres. None on SQLite.

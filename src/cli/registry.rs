@@ -73,7 +73,8 @@ impl OpenRegistry {
         self.editor().check_domain(slug, host).map_err(plain)
     }
 
-    fn editor(&self) -> Editor<'_> {
+    /// What changes are checked against.
+    pub(super) fn editor(&self) -> Editor<'_> {
         Editor { gateway: &self.loaded.gateway, config: self.config(), files: &self.files }
     }
 
@@ -94,6 +95,11 @@ impl OpenRegistry {
         let rows: Vec<_> = rows.filter_map(read).map(|tenant| tenant.config).collect();
         let others = self.loaded.tenants.iter().chain(&rows);
         editing::check_files(&wanted, others).map_err(|(_, refused)| plain(refused))
+    }
+
+    /// The tenants of the files.
+    pub(super) fn of_files(&self) -> &[Arc<TenantConfig>] {
+        &self.loaded.tenants
     }
 
     /// Whether a file has a tenant.

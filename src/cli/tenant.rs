@@ -2,6 +2,8 @@
 //!
 //! A change is checked and written by the code of the operator API, and served by every node within a second.
 
+mod moving;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,6 +21,7 @@ use crate::registry::editing::Checked;
 use crate::regular_file::{self, MAX_TENANTS};
 use crate::store::registry::{RegistryChange, RegistryWrite, RegistryWritten};
 use crate::store::{self, Reach, Store};
+use moving::MoveArgs;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TenantCommand {
@@ -36,6 +39,10 @@ pub(super) enum TenantCommand {
     Export(ExportArgs),
     /// Move a tenant from its file to the registry.
     Adopt(AdoptArgs),
+    /// Move a tenant of the registry to another database while it is called. A node with the operator API carries it out.
+    Move(MoveArgs),
+    /// List the moves of tenants to other databases, the last one first.
+    Moves(ListArgs),
 }
 
 /// Waiting for the nodes.
@@ -142,6 +149,8 @@ pub(super) async fn run(command: &TenantCommand) -> Result<()> {
         TenantCommand::Import(command) => import(command).await,
         TenantCommand::Export(command) => export(command).await,
         TenantCommand::Adopt(command) => adopt(command).await,
+        TenantCommand::Move(command) => moving::begin(command).await,
+        TenantCommand::Moves(command) => moving::list(command).await,
     }
 }
 

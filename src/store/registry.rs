@@ -7,7 +7,7 @@
 //! `writing` adds, changes and removes tenants, `claims` has each host and database for one of them, `copying` fills
 //! the snapshot of a node, `databases` has which tenants have one database at different addresses, and `lives` says
 //! what one of them has of an earlier one; `nodes` records how far each node has got, `keeping` what it can look after,
-//! and `subscribed` which tenants have subscriptions; `stamps` says which revision is which after a restore;
+//! `subscribed` which tenants have subscriptions, and `moves` which accounts move to other databases; `stamps` says which revision is which after a restore;
 //! `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a certificate,
 //! `turns` says which is looked at next, `listing` lists them, `counts` counts them, `claiming` adds and removes
 //! domains, `certificates` has what was obtained for them; `budgets`, `account` and `events` belong to that;
@@ -27,6 +27,7 @@ mod events;
 mod keeping;
 mod listing;
 mod lives;
+mod moves;
 mod nodes;
 mod operator_tokens;
 mod remedy;
@@ -57,6 +58,7 @@ pub use domains::{DomainProof, DomainRecord, DomainState, Lease};
 pub use events::{DomainEvent, Feed, RegistryEvent};
 pub use keeping::KeepingNode;
 pub use listing::DomainFilter;
+pub use moves::{MoveCancelled, MoveRecord, MoveRefused, MoveState, NewMove, SeenMove};
 pub use nodes::{Beat, Head, Look, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
 pub use remedy::{is_denied, registry_remedy};

@@ -6,6 +6,11 @@
 //!
 //! Tokens are looked up in the database of the requested tenant. A flood of invented tokens must not lock out callers
 //! with known tokens: look-ups use at most half of the connections, and the number of waiting look-ups is limited.
+//!
+//! While an account moves to another database, its requests wait here for the moment in which nothing may be written, and
+//! go on in the other one (`leaving`).
+
+mod leaving;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,8 +18,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use arc_swap::ArcSwapOption;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
+use self::leaving::Leaving;
 use super::TenantDatabases;
 use crate::deadline::{ONCE_MORE, within};
+use crate::rare;
 use crate::store::{Breaker, CommitStamp, CountedBy, DatabaseLocation, Store, StoreError, with_causes};
 
 /// Maximum number of waiting look-ups.
@@ -36,6 +43,7 @@ pub struct TenantDatabase {
     opening: Mutex<()>,
     look_ups: Semaphore,
     look_ups_waiting: AtomicU32,
+    leaving: Leaving,
 }
 
 impl TenantDatabase {
@@ -55,6 +63,7 @@ impl TenantDatabase {
             opening: Mutex::new(()),
             look_ups: Semaphore::new(max_connections.div_ceil(2) as usize),
             look_ups_waiting: AtomicU32::new(0),
+            leaving: Leaving::default(),
         }
     }
 
@@ -72,11 +81,27 @@ impl TenantDatabase {
         self.max_connections
     }
 
-    /// The open store. Opens it if necessary.
+    /// The open store. Opens it if necessary. While the account is held, waits; once it has moved, the store of its new
+    /// database.
     ///
     /// # Errors
     /// Why it can't be opened; [`StoreError::Resting`] for a while after that; [`StoreError::OfAnotherTenant`].
     pub async fn store(&self) -> Result<Arc<Store>, StoreError> {
+        loop {
+            if self.leaving.is_near()
+                && let Some(next) = rare::boxed(|| self.leaving.wait()).await
+            {
+                return rare::boxed(|| next.store()).await;
+            }
+            let store = self.store_here().await?;
+            // Whoever holds the account counts those that use the store, and must not have overlooked this one.
+            if !self.leaving.is_near() || !self.is_held() && !self.has_moved() {
+                return Ok(store);
+            }
+        }
+    }
+
+    async fn store_here(&self) -> Result<Arc<Store>, StoreError> {
         if let Some(error) = self.refused() {
             return Err(error);
         }
