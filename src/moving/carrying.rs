@@ -43,6 +43,15 @@ pub(super) enum Stopped {
     GivenUp,
 }
 
+/// How a move ends.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    /// The account has moved.
+    Finish,
+    /// It stays.
+    Undo,
+}
+
 /// One move, as this node carries it out.
 pub(super) struct Carrier {
     pub(super) all: Arc<MoveContext>,
@@ -126,10 +135,7 @@ impl Carrier {
         };
         self.publish(target).await?;
         self.note_end(held).await?;
-        let finished = self.retry(MoveState::Done, CLEANINGS, async || moving.finish().await).await;
-        if let Err(Some(stopped)) = finished {
-            return Err(stopped);
-        }
+        self.end(moving, Ending::Finish).await?;
         self.close().await;
         Ok(())
     }
@@ -177,41 +183,34 @@ impl Carrier {
         }
     }
 
-    /// Repeats something that may fail for a while. None: it was tried often enough.
-    async fn retry(
-        &self,
-        state: MoveState,
-        tries: u32,
-        mut doing: impl AsyncFnMut() -> Result<(), MoveError>,
-    ) -> Result<(), Option<Stopped>> {
-        for _ in 0..tries {
-            match doing().await {
+    /// Removes what the move needed, as often as it takes within limits.
+    async fn end(&self, moving: &Moving, ending: Ending) -> Result<(), Stopped> {
+        for _ in 0..CLEANINGS {
+            let ended = match ending {
+                Ending::Finish => moving.finish().await,
+                Ending::Undo => moving.undo().await,
+            };
+            match ended {
                 Ok(()) => return Ok(()),
-                Err(MoveError::Lost) => return Err(Some(Stopped::Lost)),
+                Err(MoveError::Lost) => return Err(Stopped::Lost),
                 Err(error) => {
                     let (tenant, cause) = (&self.record.slug, with_causes(&error));
-                    tracing::warn!(
-                        tenant,
-                        state = state.as_str(),
-                        cause,
-                        "could not remove what a move needed; retrying"
-                    );
+                    tracing::warn!(tenant, cause, "could not remove what a move needed; retrying");
                     sleep(PAUSE).await;
                 }
             }
         }
-        Err(None)
+        tracing::error!(tenant = self.record.slug, "what a move needed is still in the databases");
+        Ok(())
     }
 
     /// Removes what the move needed in the old database, where the account stays.
     async fn clean(&self) {
-        let state = self.record.state;
         if let Ok([source, target]) = self.locations() {
             let moving = Moving::new(&source, &target, self.mark());
-            // A move that has been made is not given up.
-            let cleaned = self.retry(state, CLEANINGS, async || moving.undo().await).await;
+            let ended = self.end(&moving, Ending::Undo).await;
             moving.close().await;
-            if let Err(Some(_)) = cleaned {
+            if ended.is_err() {
                 return;
             }
         }
@@ -305,7 +304,7 @@ impl Carrier {
     fn locations(&self) -> Result<[DatabaseLocation; 2], String> {
         let slug = &self.record.slug;
         let config = self.all.following.config();
-        let location = |database: &str| {
+        let location = |database: &str| -> Result<DatabaseLocation, String> {
             let object = json!({
                 "name": slug, "address": format!("{slug}.invalid"), "timezone": "UTC", "database": database,
             });

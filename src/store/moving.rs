@@ -312,8 +312,8 @@ impl Moving {
         let Some((table, after)) = self.next_table().await? else { return Ok(true) };
         let limit = self.rows_at_once;
         let mut reader = self.source.reader().await?;
-        let (rows, bytes) =
-            read_rows(&mut reader, table, table.select_after(reader.dialect(), after.as_deref(), limit)).await?;
+        let sql = table.select_after(reader.dialect(), after.as_deref(), limit);
+        let (rows, bytes) = read_rows(&mut reader, table, sql).await?;
         drop(reader);
         let dialect = self.target.dialect();
         let mut transaction = self.begin_target().await?;

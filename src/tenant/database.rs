@@ -87,15 +87,17 @@ impl TenantDatabase {
     /// # Errors
     /// Why it can't be opened; [`StoreError::Resting`] for a while after that; [`StoreError::OfAnotherTenant`].
     pub async fn store(&self) -> Result<Arc<Store>, StoreError> {
+        let mut database = self;
         loop {
-            if self.leaving.is_near()
-                && let Some(next) = rare::boxed(|| self.leaving.wait()).await
+            if database.leaving.is_near()
+                && let Some(next) = rare::boxed(|| database.leaving.wait()).await
             {
-                return rare::boxed(|| next.store()).await;
+                database = next;
+                continue;
             }
-            let store = self.store_here().await?;
+            let store = database.store_here().await?;
             // Whoever holds the account counts those that use the store, and must not have overlooked this one.
-            if !self.leaving.is_near() || !self.is_held() && !self.has_moved() {
+            if !database.leaving.is_near() || !database.is_held() && !database.has_moved() {
                 return Ok(store);
             }
         }

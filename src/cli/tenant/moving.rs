@@ -22,7 +22,7 @@ use crate::store::registry::{MoveRecord, MoveState};
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Args)]
-pub(super) struct MoveArgs {
+pub(in crate::cli) struct MoveArgs {
     #[command(flatten)]
     file: ConfigFile,
     /// Its slug.

@@ -74,7 +74,7 @@ impl MovedTable {
             is_generated: state.contains(" generated always "),
         };
         let columns: Vec<_> = shape.columns.iter().map(column).collect();
-        let key = match shape.name {
+        let key: Vec<usize> = match shape.name {
             // It has no row twice.
             "listed_terms" => (0..columns.len()).collect(),
             _ => {
