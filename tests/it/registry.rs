@@ -12,6 +12,8 @@ mod far_away;
 mod files;
 mod following;
 mod full_disk;
+mod moving;
+mod moving_under_load;
 mod one_database;
 mod one_restored;
 mod outage;
