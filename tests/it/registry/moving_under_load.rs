@@ -132,13 +132,15 @@ impl Account {
         let count = "SELECT count(*), coalesce(max(id), 0) FROM submissions";
         assert_eq!(target.integers(count).await, [last, last]);
         assert_eq!(target.integers("SELECT count(*) FROM answers").await, [last]);
-        let sums = "SELECT count(*) FROM answers a JOIN submissions s ON s.id = a.submission_id WHERE a.value LIKE 'ÄNSWER %'";
+        let sums =
+            "SELECT count(*) FROM answers a JOIN submissions s ON s.id = a.submission_id WHERE a.value LIKE 'ÄNSWER %'";
         assert_eq!(target.integers(sums).await, [last]);
         for side in [&source, &target] {
             let rows = "SELECT count(*) FROM audit_log WHERE action = 'tenant.moved'";
             assert_eq!(side.integers(rows).await, [1]);
         }
-        for query in ["SELECT id FROM database_identity", "SELECT epoch FROM change_state", "SELECT prefix FROM tokens"] {
+        for query in ["SELECT id FROM database_identity", "SELECT epoch FROM change_state", "SELECT prefix FROM tokens"]
+        {
             assert_eq!(source.text(query).await, target.text(query).await, "{query}");
         }
         // The next ids follow, and triggers and foreign keys are there again.
