@@ -264,6 +264,8 @@ impl Moving {
         let dialect = self.target.dialect();
         let mut transaction = self.target.begin().await?;
         transaction.command(AssertSqlSafe(stripping(dialect))).await?;
+        // Of a move from here.
+        transaction.command(AssertSqlSafe(capture::ending(dialect))).await?;
         match dialect {
             Dialect::Postgres => {
                 let names: Vec<_> = TABLES.iter().map(|table| table.name).collect();
@@ -356,7 +358,9 @@ impl Moving {
         settle::create_indexes(&self.target).await?;
         if self.target.dialect() == Dialect::Postgres {
             let names: Vec<_> = TABLES.iter().map(|table| table.name).collect();
-            self.target.writer().await?.command(AssertSqlSafe(format!("ANALYZE {}", names.join(", ")))).await?;
+            let mut transaction = self.target.begin().await?;
+            transaction.command(AssertSqlSafe(format!("ANALYZE {}", names.join(", ")))).await?;
+            transaction.commit().await?;
         }
         Ok(())
     }
@@ -455,7 +459,9 @@ impl Moving {
     pub async fn finish(&self) -> Result<(), MoveError> {
         if self.target.dialect() == Dialect::Postgres {
             for statement in validating() {
-                self.target.writer().await?.command(AssertSqlSafe(statement)).await?;
+                let mut transaction = self.target.begin().await?;
+                transaction.command(AssertSqlSafe(statement)).await?;
+                transaction.commit().await?;
             }
         }
         let mut transaction = self.target.begin().await?;

@@ -47,5 +47,9 @@ pub(super) fn ending(dialect: Dialect) -> String {
             .map(|event| format!("DROP TRIGGER IF EXISTS formgate_moved_{name}_{event};\n"))
             .concat(),
     };
-    TABLES.iter().map(|table| of_table(table.name)).collect()
+    let function = match dialect {
+        Dialect::Postgres => "DROP FUNCTION IF EXISTS formgate_move_refuse();\n",
+        Dialect::Sqlite => "",
+    };
+    TABLES.iter().map(|table| of_table(table.name)).chain([function.to_owned()]).collect()
 }
