@@ -26,6 +26,9 @@ pub(super) async fn begin(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     call.query()?;
     let MoveBody { to } = call.body()?;
     let following = call.api.following()?;
+    if let Err(of_file) = call.with_editor(|editor| editor.check_owner(slug)).await? {
+        return Err(refusal(BeginRefused::OfFile(of_file.to_string())));
+    }
     let _share = call.begin_to_use_database().await?;
     let (files, gateway, directory) =
         (following.files().await, call.api.gateway.load_full(), call.api.directory.load_full());
