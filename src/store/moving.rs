@@ -37,7 +37,7 @@ use self::value::Value;
 use super::audit::{self, Actor, AuditEntry};
 use super::derived::settle::{self, keyword_indexes};
 use super::engine::{Database, DatabaseLocation, PooledConnection, Transaction, is_denied};
-use super::schema::{dressing, stripping, validating};
+use super::schema::{PLAIN_TABLES, dressing, stripping, validating};
 use super::statement::{Dialect, Sql};
 use super::{DatabaseIdentity, Reach, StoreError, migrate, schema, with_causes};
 use crate::metrics::DatabaseFailure;
@@ -419,7 +419,10 @@ impl Moving {
         let begin = "BEGIN; SET LOCAL lock_timeout = '1s'";
         let mut source = self.source.begin_with(begin, Duration::MAX, Instant::now()).await.map_err(busy)?;
         if source.dialect() == Dialect::Postgres {
-            let names: Vec<_> = TABLES.iter().map(|table| table.name).collect();
+            // In the order in which programs write them, so that none waits for this and has this wait for it.
+            let ours =
+                TABLES.iter().map(|table| table.name).filter(|name| !PLAIN_TABLES.split(", ").any(|it| it == *name));
+            let names: Vec<_> = [PLAIN_TABLES].into_iter().chain(ours).collect();
             source.command(AssertSqlSafe(format!("LOCK TABLE {} IN EXCLUSIVE MODE", names.join(", ")))).await?;
         }
         mark::take(&mut source, &self.mark).await?;
