@@ -62,7 +62,7 @@ impl Account {
         let scene = scene.gateway("webhooks", webhooks);
         let started = (0..nodes).map(|node| scene.start(node)).collect();
         let mut tenant = scene.tenant("acme");
-        tenant["requests_per_minute"] = json!(1_000_000);
+        tenant["requests_per_minute"] = json!(100_000);
         let put = "/v1/tenants/acme?migrate=1&wait=60&token=tests";
         let added = scene.call(0, Method::PUT, put, Some(&tenant)).await;
         assert_eq!(added.status, 201, "{added:?}");
