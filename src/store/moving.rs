@@ -65,7 +65,7 @@ const COMPARED_AT_ONCE: u64 = 20_000;
 /// How many notes may be left when the source is locked.
 ///
 /// Larger: requests wait for longer. Smaller: accounts with many writers are never caught up with.
-const FEW: usize = 1_000;
+const FEW: usize = 3_000;
 
 /// Which move it is.
 #[derive(Clone, Debug)]
@@ -246,8 +246,8 @@ impl Moving {
         } else if target_state(&mut self.target.reader().await?, &self.mark.identity).await? == TargetState::InUse {
             return Err(MoveError::TargetInUse);
         }
-        migrate(&self.target_location, Reach::Served).await?;
         if !found.is_some_and(|found| is_ours && found.id == self.mark.id && found.role == Role::Target) {
+            migrate(&self.target_location, Reach::Served).await?;
             self.empty_target().await?;
         }
         self.strip().await?;
@@ -376,16 +376,17 @@ impl Moving {
         reader.begin_reading().await?;
         let mut notes = capture::read(&mut reader).await?;
         let are_all = notes.len() < capture::NOTES_AT_ONCE as usize;
-        let are_few = notes.len() < FEW && self.whole.is_empty();
+        let are_few = are_all && notes.len() < FEW;
         let mut transaction = self.begin_target().await?;
         notes.append(&mut self.redone);
         let whole = std::mem::take(&mut self.whole);
         let open = apply(&mut reader, &mut transaction, &notes, &whole).await?;
-        if are_all {
+        // All rows are read for that, so not before it is likely to be the last time.
+        if are_few {
             let tables = TABLES.iter().filter(|table| table.has_key());
             (self.whole, self.rows) = compare(&mut reader, transaction.connection(), tables).await?;
         }
-        let is_same = are_all && self.whole.is_empty();
+        let is_same = are_few && self.whole.is_empty();
         transaction.commit().await?;
         reader.end_transaction("COMMIT").await?;
         drop(reader);
@@ -396,10 +397,7 @@ impl Moving {
             transaction.execute(capture::removal(&notes)).await?;
             transaction.commit().await?;
         }
-        if !(is_same && are_few) {
-            return Ok(CaughtUp::No);
-        }
-        Ok(CaughtUp::Yes)
+        Ok(if is_same { CaughtUp::Yes } else { CaughtUp::No })
     }
 
     /// Derives from what was written to the source, so that little is left to do while it is locked.

@@ -179,7 +179,7 @@ pub(super) async fn read(reader: &mut PooledConnection) -> Result<Vec<Note>, Mov
 /// Removes notes that were applied: each by its number, since one with a lower number may commit later.
 pub(super) fn removal(notes: &[Note]) -> Sql {
     let ids: Vec<i64> = notes.iter().map(|note| note.id).collect();
-    let mut sql = Sql::text("DELETE FROM formgate_move_notes WHERE id");
+    let mut sql = Sql::text("DELETE FROM formgate_move_notes WHERE id ");
     sql.append(crate::store::statement::sql!("{in ids}", ids));
     sql
 }

@@ -19,6 +19,9 @@ use crate::support::fixture::Engine;
 use crate::support::process::Node;
 use crate::support::receiver::{Act, HOST, Received, Receiver};
 
+/// Between two calls of a client, and two writes by SQL: so that the machine is not what is tested.
+const PAUSE: Duration = Duration::from_millis(15);
+
 /// An account whose program writes by SQL.
 struct Account {
     scene: Scene,
@@ -122,7 +125,7 @@ impl Account {
                     }
                 }
             }
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            tokio::time::sleep(PAUSE).await;
         }
     }
 
@@ -164,6 +167,7 @@ async fn call(client: Client, path: &'static str, ended: Arc<AtomicBool>) -> u64
         let answer = client.get(path).send().await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
         calls += 1;
+        tokio::time::sleep(PAUSE).await;
     }
     calls
 }
@@ -177,6 +181,7 @@ async fn search(client: Client, ended: Arc<AtomicBool>) -> u64 {
         assert_eq!(answer.status, 200, "{answer:?}");
         assert_ne!(answer.json()["data"], json!([]), "a keyword finds nothing");
         calls += 1;
+        tokio::time::sleep(PAUSE).await;
     }
     calls
 }
@@ -190,6 +195,7 @@ async fn sync(client: Client, ended: Arc<AtomicBool>) -> u64 {
         let answer = client.put("/api/v1/group").json(&body).send().await;
         assert!([200, 201].contains(&answer.status.as_u16()), "{answer:?}");
         calls += 1;
+        tokio::time::sleep(PAUSE).await;
     }
     calls
 }
@@ -207,6 +213,7 @@ async fn follow(client: Client, seen: Arc<Mutex<BTreeSet<String>>>, ended: Arc<A
         }
         cursor = Some(page["meta"]["cursor"].as_str().expect("a cursor").to_owned());
         calls += 1;
+        tokio::time::sleep(PAUSE).await;
     }
     calls
 }
