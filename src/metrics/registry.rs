@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
-use super::register::Registrar;
+use super::register::{Registrar, init_series};
 
 /// The registry.
 #[derive(Clone, Debug)]
@@ -25,6 +25,13 @@ impl RegistryMetrics {
     pub(super) fn new(registrar: &Registrar<'_>) -> Self {
         let up = registrar.gauge("formgate_registry_up", "Whether the registry of tenants can be read.");
         up.set(1);
+        let moves = registrar.gauges("formgate_moves", "Accounts that move to another database.", &["state"]);
+        for state in ["copying", "catching_up", "holding"] {
+            moves.with_label_values(&[state]).set(0);
+        }
+        let ended_moves =
+            registrar.counters("formgate_moves_total", "Moves of accounts that this node ended.", &["outcome"]);
+        init_series(&ended_moves, &["done", "cancelled", "failed"]);
         Self {
             up,
             revision: registrar.gauge("formgate_registry_revision", "Up to which change the registry is served."),
@@ -41,12 +48,8 @@ impl RegistryMetrics {
                 "Time to take changes of the registry into service.",
                 &[0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0],
             ),
-            moves: registrar.gauges("formgate_moves", "Accounts that move to another database.", &["state"]),
-            ended_moves: registrar.counters(
-                "formgate_moves_total",
-                "Moves of accounts that this node ended.",
-                &["outcome"],
-            ),
+            moves,
+            ended_moves,
             hold: registrar.histogram(
                 "formgate_move_hold_seconds",
                 "Time for which the requests of an account waited while it moved to another database.",
