@@ -6,6 +6,7 @@
 mod body;
 mod changes;
 mod dedup;
+pub mod export;
 mod filter;
 mod forms;
 mod groups;
@@ -35,6 +36,7 @@ use crate::error::Refusal;
 use crate::gate::{Admitted, Origin};
 use crate::memory::RowMemory;
 use crate::outbound::{Guard, TestRequests};
+use crate::quota::{Budget, Quota};
 use crate::reply::Reply;
 use crate::seal::Seals;
 use crate::store::{Scope, Store};
@@ -46,7 +48,7 @@ pub use requests::RequestJson;
 pub use submissions::{Envelope, EnvelopeBody, ShownSubmissions};
 pub use subscriptions::new_secret;
 pub use subscriptions::shown::{
-    delivery_json, parse_replay_start, parse_submission_id, parse_subscription_id, subscription_json,
+    delivery_json, parse_form_id, parse_replay_start, parse_submission_id, parse_subscription_id, subscription_json,
 };
 pub use subscriptions::test::{EnvelopeOrigin, NoteRead, Untested, attempt_record, send_test};
 pub use time::{parse_range_end, parse_range_start};
@@ -58,6 +60,8 @@ pub struct Call<'a> {
     pub segments: Segments<'a>,
     /// The origin that the client used, for links.
     pub origin: Origin<'a>,
+    /// Whether it is a HEAD request, which gets the headers alone.
+    pub is_head: bool,
     /// The query string, still percent-encoded.
     pub query: &'a str,
     /// The complete body.
@@ -66,6 +70,10 @@ pub struct Call<'a> {
     pub rows: &'a RowMemory,
     /// Set to the unknown names in the body, for the response header, whether or not the body has faults.
     pub ignored: &'a OnceLock<IgnoredParameters>,
+    /// The budgets, for what costs more than one request.
+    pub quota: &'a Quota,
+    /// Set to what remains of the budget if it did.
+    pub spent: &'a OnceLock<Budget>,
     /// Cancelled when the gateway stops: a request that waits for something is answered then.
     pub stopping: &'a CancellationToken,
     /// Decides which targets subscriptions may have.
@@ -141,21 +149,28 @@ const ALL: &[Scope] = &[Scope::All];
 /// What shows or sends submissions.
 const WEBHOOKS_AND_SUBMISSIONS: &[Scope] = &[Scope::WebhooksManage, Scope::SubmissionsRead];
 
+/// The parameters of an export.
+const EXPORT: &[&str] = &["format", "form", "since", "after", "as_of", "excel", "raw", "fields"];
+
 /// Every endpoint; paths are relative to `/api/v1`. Query parameters that an endpoint does not know are ignored, and listed
 /// in a response header.
 pub static ENDPOINTS: Endpoints<Action> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Action>; 26] = [
+static TABLE: [Endpoint<Action>; 29] = [
     endpoint!(GET "" "/me", by(ANY, |admitted, _| Box::pin(me::show(admitted)))),
     endpoint!(GET "" "/openapi.json", by(ANY, |admitted, call| Box::pin(async move { Ok(openapi::show(admitted, &call)) })))
         .with_etag(),
     get!("/form", FORMS, forms::list).query(&["page"]).with_etag(),
     get!("/form/{id}", FORMS, forms::show).with_etag(),
-    post!("/submission", SUBMISSIONS, submissions::search).query(&["page"]).body(BodyKind::Ordinary),
+    post!("/submission", SUBMISSIONS, submissions::search)
+        .query(&["page", "cursor", "limit", "fields"])
+        .body(BodyKind::Ordinary),
     get!("/submission/changes", SUBMISSIONS, changes::list)
-        .query(&["cursor", "limit", "forms", "wait"])
+        .query(&["cursor", "limit", "forms", "wait", "fields"])
         .time(TimeLimit::Waiting(changes::MAX_WAIT)),
-    get!("/submission/{id}", SUBMISSIONS, submissions::show).with_etag(),
+    get!("/submission/export", SUBMISSIONS, export::export).query(EXPORT),
+    post!("/submission/export", SUBMISSIONS, export::export).query(EXPORT).body(BodyKind::Ordinary),
+    get!("/submission/{id}", SUBMISSIONS, submissions::show).query(&["fields"]).with_etag(),
     get!("/submission/{id}/readers", ALL, submissions::readers::list),
     get!("/group", GROUPS, groups::list).query(&["managed", "external_id", "page"]),
     endpoint!(PUT "" "/group", by(WRITE_GROUPS, |admitted, call| Box::pin(groups::write(admitted, call))))
@@ -165,6 +180,7 @@ static TABLE: [Endpoint<Action>; 26] = [
     get!("/group/{id}", GROUPS, groups::show).query(&["page"]).with_etag(),
     delete!("/group/{id}", WRITE_GROUPS, groups::delete),
     post!("/group/{id}/managed_by", WRITE_GROUPS, groups::managing::give).body(BodyKind::Ordinary),
+    post!("/group/{id}/held", WRITE_GROUPS, groups::managing::decide).body(BodyKind::Ordinary),
     get!("/request", ALL, requests::list).query(&["token", "status", "since", "cursor", "limit"]),
     get!("/subscribe", WEBHOOKS, subscriptions::list).query(&["page"]),
     post!("/subscribe", WEBHOOKS_AND_SUBMISSIONS, subscriptions::subscribe).body(BodyKind::Ordinary),

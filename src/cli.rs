@@ -14,6 +14,7 @@ mod demo;
 mod documented;
 mod domain;
 mod explain;
+mod export;
 mod import;
 mod manual;
 mod migrate;
@@ -70,6 +71,8 @@ enum Command {
     Migrate(migrate::MigrateArgs),
     /// Load NDJSON into a tenant's database: all of the file, or nothing.
     Import(import::ImportArgs),
+    /// Write a tenant's submissions as NDJSON, CSV or Parquet; they spend nothing of the API's budget.
+    Export(export::ExportArgs),
     /// Rebuild out-of-date search tables of a tenant, after text was written by SQL.
     Reindex(import::ReindexArgs),
     /// Create, rotate, list and revoke API tokens.
@@ -227,6 +230,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Explain(command) => on_runtime(None, DefaultLog::Command, explain::run(&command)),
         Command::Migrate(command) => on_runtime(None, DefaultLog::Command, migrate::run(&command)),
         Command::Import(command) => on_runtime(None, DefaultLog::Command, import::run(&command)),
+        Command::Export(command) => on_runtime(None, DefaultLog::Command, export::run(&command)),
         Command::Reindex(command) => on_runtime(None, DefaultLog::Command, import::reindex(&command)),
         Command::Changes(command) => on_runtime(None, DefaultLog::Command, changes::run(&command)),
         Command::Webhook(command) => on_runtime(None, DefaultLog::Command, webhook::run(&command)),

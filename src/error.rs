@@ -4,6 +4,7 @@
 //! match in [`Refusal::reply`] has no `_` arm, so a new refusal does not compile until it has a status and a message.
 
 mod faults;
+mod lost_changes;
 mod reason;
 
 use std::sync::Arc;
@@ -12,15 +13,15 @@ use std::time::Duration;
 use http::StatusCode;
 use http::header::{ACCEPT_ENCODING, ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde::Serialize;
-use serde::ser::{SerializeStruct, Serializer};
 
 use crate::endpoint::NoEndpoint;
 use crate::memory::MemorySpent;
 use crate::quota::{BudgetOf, NamedShare};
-use crate::reply::Reply;
+use crate::reply::{PartsError, Reply};
 use crate::store::StoreError;
 
 pub use faults::{Faults, abbreviate};
+pub use lost_changes::LostChanges;
 pub use reason::RefusalReason;
 
 /// The reason why a request is not served.
@@ -153,6 +154,15 @@ pub enum Refusal {
     /// The cursor of the feed leads nowhere.
     #[error("the cursor of the change feed is lost: {}", .0.reason)]
     ChangesLost(LostChanges),
+    /// Another export of the account is being sent, by this node or another one.
+    #[error("another export of the account is being sent")]
+    ExportRunning,
+    /// This node sends as many exports as it may.
+    #[error("too many exports are being sent")]
+    TooManyExports,
+    /// The first part of an export could not be written.
+    #[error("the first part of an export could not be written")]
+    ExportFailed(#[source] PartsError),
     /// The tenant's database is unavailable.
     #[error("the tenant's database can't be used")]
     DatabaseUnavailable(#[source] Arc<StoreError>),
@@ -179,31 +189,6 @@ pub enum BadToken {
     Malformed,
     /// It is none of the account's, is revoked, or has expired.
     Unknown,
-}
-
-/// Why a reader of the change feed has to begin again, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LostChanges {
-    /// `expired`, `reset` or `ahead`.
-    pub reason: &'static str,
-    /// The same as a sentence.
-    pub message: &'static str,
-    /// The URL of the first page.
-    pub restart: String,
-}
-
-impl Serialize for LostChanges {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Links<'l> {
-            restart: &'l str,
-        }
-        let mut json = serializer.serialize_struct("LostChanges", 3)?;
-        json.serialize_field("message", self.message)?;
-        json.serialize_field("reason", self.reason)?;
-        json.serialize_field("links", &Links { restart: &self.restart })?;
-        json.end()
-    }
 }
 
 impl From<StoreError> for Refusal {
@@ -236,6 +221,11 @@ impl From<StoreError> for Refusal {
 /// Larger: clients wait although the condition has ended. Smaller: 0 would have clients retry immediately.
 const OUTAGE_RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// `Retry-After` while another export is being sent.
+///
+/// Larger: clients wait although it has ended. Smaller: they spend more requests.
+const EXPORT_RETRY_AFTER: Duration = Duration::from_secs(5);
+
 impl From<NoEndpoint> for Refusal {
     fn from(none: NoEndpoint) -> Self {
         match none {
@@ -254,6 +244,7 @@ impl Refusal {
             Self::QuotaUnavailable
             | Self::TenantBusy
             | Self::Overloaded
+            | Self::TooManyExports
             | Self::MemorySpent(_)
             | Self::UnknownMethod => true,
             Self::DatabaseUnavailable(error) => matches!(**error, StoreError::Resting | StoreError::Busy),
@@ -328,8 +319,18 @@ impl Refusal {
             ),
             Self::SubscriptionNotFound => message(StatusCode::NOT_FOUND, "Subscription not found"),
             Self::ChangesLost(lost) => Reply::json(StatusCode::GONE, lost),
+            Self::ExportRunning => retry_after(
+                message(StatusCode::CONFLICT, "Another export of the account is being sent"),
+                EXPORT_RETRY_AFTER,
+            ),
+            Self::TooManyExports => retry_after(
+                message(StatusCode::SERVICE_UNAVAILABLE, "Too many exports are being sent"),
+                EXPORT_RETRY_AFTER,
+            ),
             Self::TooSlow => message(StatusCode::GATEWAY_TIMEOUT, "The request took too long"),
-            Self::StatementFailed(_) | Self::Panicked(_) => message(StatusCode::INTERNAL_SERVER_ERROR, "Server Error"),
+            Self::StatementFailed(_) | Self::ExportFailed(_) | Self::Panicked(_) => {
+                message(StatusCode::INTERNAL_SERVER_ERROR, "Server Error")
+            }
         }
     }
 }

@@ -212,6 +212,14 @@ impl RowMemory {
         }
     }
 
+    /// Reserves bytes for something else that the request holds.
+    ///
+    /// # Errors
+    /// [`MemorySpent`].
+    pub fn reserve(&self, bytes: usize) -> Result<MemoryPermit, MemorySpent> {
+        self.rows().share.reserve(bytes)
+    }
+
     /// Takes the reservation of the rows, once the response was built from them.
     #[must_use]
     pub fn take(&self) -> Option<MemoryPermit> {

@@ -8,14 +8,18 @@
 //! count to start from when Redis fails.
 
 mod accounts;
+mod exports;
 mod outcome;
 mod shared;
+mod spending;
 mod usage;
 mod window;
 mod windows;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
 
 use crate::config::OnRedisFailure;
 use crate::metrics::{Metrics, RateDecision};
@@ -24,6 +28,7 @@ use crate::shared::RedisConnections;
 use crate::store::DatabaseIdentity;
 use accounts::Accounts;
 pub use accounts::{Account, Interface, LimitedAccount, LimitedToken};
+pub use exports::{ExportLease, NoExport};
 pub use outcome::{Budget, BudgetOf};
 use outcome::{Full, Outcomes};
 use shared::{Failure, Operation, SharedWindows};
@@ -76,6 +81,8 @@ pub struct Quota {
     epoch: Instant,
     shared: Option<(SharedWindows, OnRedisFailure)>,
     accounts: Accounts,
+    /// Held by the exports of this node.
+    exports: Arc<Semaphore>,
     metrics: Metrics,
 }
 
@@ -84,7 +91,8 @@ impl Quota {
     #[must_use]
     pub fn new(span: Duration, shared: Option<(Arc<RedisConnections>, OnRedisFailure)>, metrics: Metrics) -> Self {
         let shared = shared.map(|(connections, policy)| (SharedWindows::new(connections, span), policy));
-        Self { span, epoch: Instant::now(), shared, accounts: Accounts::default(), metrics }
+        let exports = Arc::new(Semaphore::new(exports::MAX_EXPORTS));
+        Self { span, epoch: Instant::now(), shared, accounts: Accounts::default(), exports, metrics }
     }
 
     /// The account of a tenant whose database is known. Returns the existing account while it is in use or has
@@ -255,6 +263,10 @@ impl Quota {
     fn span_in_micros(&self) -> u64 {
         micros(self.span)
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn micros(duration: Duration) -> u64 {

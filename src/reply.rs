@@ -82,6 +82,10 @@ pub enum ContentType {
     Svg,
     /// An export: JSON values, one a line.
     Ndjson,
+    /// An export: a table as text.
+    Csv,
+    /// An export: a table in columns, which are compressed.
+    Parquet,
     /// What a certificate authority reads to verify a host.
     Octets,
 }
@@ -97,6 +101,8 @@ impl ContentType {
             Self::Css => "text/css; charset=utf-8",
             Self::Svg => "image/svg+xml",
             Self::Ndjson => "application/x-ndjson",
+            Self::Csv => "text/csv; charset=utf-8; header=present",
+            Self::Parquet => "application/vnd.apache.parquet",
             Self::Octets => "application/octet-stream",
         })
     }
@@ -105,7 +111,7 @@ impl ContentType {
     /// have chosen: its compressed length would reveal it little by little (BREACH).
     #[must_use]
     pub fn may_be_compressed(self) -> bool {
-        self != Self::Html
+        !matches!(self, Self::Html | Self::Parquet)
     }
 }
 

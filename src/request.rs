@@ -127,6 +127,8 @@ struct RequestContext {
     ignored: Option<IgnoredParameters>,
     /// Keys of the body that the route does not know.
     ignored_in_body: OnceLock<IgnoredParameters>,
+    /// What remains of the budget, if it spent more than one request.
+    spent: OnceLock<Budget>,
     /// The time that its statements took.
     database: DatabaseTime,
     /// The span from the token check on, if it is a different one.
@@ -180,6 +182,7 @@ impl Pipeline {
         // Each of these inserts its names before the existing ones, so the query's come first.
         let ignored = [context.ignored_in_body.take(), context.ignored.take()];
         let reply = ignored.into_iter().flatten().fold(reply, |reply, ignored| ignored.add_to(reply));
+        context.budget = context.spent.take().or(context.budget);
         if let (None, Some(tenant), None) = (context.budget, &context.tenant, &context.area) {
             context.budget = Some(self.gate.budget(tenant, context.interface).await);
         }
@@ -250,7 +253,9 @@ impl Pipeline {
                 WebhookTools { tests: &self.webhook_tests, seals: &self.seals, changes: &self.subscription_changes };
             let (tenant, authority, domains) = (&tenant, &authority, self.domains.as_deref());
             let rows = &RowMemory::new(MemoryShare::new(&self.memory, &tenant.memory));
-            let visit = Visit { gate: &self.gate, connection, tenant, authority, head, webhooks, domains, rows };
+            let logs_requests = self.request_log.is_on();
+            let gate = &self.gate;
+            let visit = Visit { gate, connection, tenant, authority, head, webhooks, domains, logs_requests, rows };
             return rare::boxed(|| self.administer(area, visit, body, &mut context.route)).await;
         }
 
@@ -340,9 +345,12 @@ impl Pipeline {
             segments,
             rows: &rows,
             origin: authority.origin(),
+            is_head: head.method == Method::HEAD,
             query: head.uri.query().unwrap_or_default(),
             body,
             ignored: &context.ignored_in_body,
+            quota: &self.gate.quota,
+            spent: &context.spent,
             stopping: &self.stopping,
             targets: &self.targets,
             tests: &self.webhook_tests,

@@ -19,6 +19,7 @@ mod json;
 mod list;
 mod patch;
 mod projection;
+mod search;
 mod users;
 mod users_patch;
 
@@ -36,7 +37,7 @@ use crate::error::Refusal;
 use crate::gate::{Admitted, Origin};
 use crate::memory::RowMemory;
 use crate::reply::{ContentType, Reply};
-use crate::store::{Scope, Store, SyncedBy};
+use crate::store::{Provisioner, Scope, Store, SyncedBy};
 use error::ScimError;
 pub use error::reply_of_refusal;
 use etag::Version;
@@ -83,9 +84,10 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Who writes, for the list of group syncs.
-fn by(admitted: &Admitted) -> SyncedBy {
-    SyncedBy { name: Arc::clone(&admitted.token().name), token: Some(admitted.token().id) }
+/// The directory that writes, and how much it may remove.
+fn provisioner(admitted: &Admitted) -> Provisioner {
+    let by = SyncedBy { name: Arc::clone(&admitted.token().name), token: Some(admitted.token().id) };
+    Provisioner { by, guard: admitted.tenant().group_guard }
 }
 
 /// Carries out a request that passed the gate.
@@ -125,7 +127,7 @@ static TABLE: [Endpoint<Handler>; 26] = [
     scim!(PATCH "/Me", discovery::refuse_me),
     scim!(DELETE "/Me", discovery::refuse_me),
     scim!(POST "/Bulk", discovery::refuse_bulk),
-    scim!(POST "/.search", discovery::refuse_search),
+    scim!(POST "/.search", search::search).body(BodyKind::Ordinary),
     scim!(GET "/Users", users::list).query(LIST),
     scim!(POST "/Users", users::create).query(ONE).body(BodyKind::Ordinary),
     scim!(POST "/Users/.search", users::search).body(BodyKind::Ordinary),
@@ -179,8 +181,9 @@ fn shown_id(prefix: &str, number: i64) -> String {
 fn meta(kind: &str, written: Option<[Timestamp; 2]>, location: &str, version: &Version) -> Value {
     let mut meta = json!({ "resourceType": kind, "location": location, "version": version.as_str() });
     if let Some([created, updated]) = written {
-        meta["created"] = json!(created.to_string());
-        meta["lastModified"] = json!(updated.to_string());
+        // Always with microseconds, so that instants are as long as each other.
+        meta["created"] = json!(format!("{created:.6}"));
+        meta["lastModified"] = json!(format!("{updated:.6}"));
     }
     meta
 }

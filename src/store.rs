@@ -22,6 +22,7 @@
 //! 4. Tests in `tests/it`, on both databases. `databases::statements` prepares the statements by itself, and names those that
 //!    read a growing table whole: such a one gets an index, or says why with `{scans: …}`.
 
+mod admin_exports;
 mod admin_links;
 mod admin_overview;
 mod admin_sessions;
@@ -56,6 +57,7 @@ use std::time::Duration;
 use tokio::sync::{RwLock, Semaphore};
 use tokio::time::timeout;
 
+pub use admin_exports::AdminExport;
 pub use admin_links::{AdminLink, AdminRole};
 pub use admin_overview::{TokenCounts, TokenFilter};
 pub use admin_sessions::{AdminSession, EndedSessions, NewAdminSession};
@@ -64,12 +66,16 @@ pub use concerns::DatabaseConcern;
 pub use derived::changes::{
     Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom, ChangesRead, LogMark, LostCursor, WaitingEvents,
 };
+pub use derived::export::{
+    ExportBatch, ExportColumn, ExportCount, ExportError, ExportRead, ExportReader, ExportRequest, ExportRow,
+};
 pub use derived::search::SearchPage;
 pub use derived::settle::Events;
 use derived::settle::Settler;
 pub use directory::{
-    Comparison, DirectoryError, DirectoryGroup, DirectoryGroupChange, DirectoryUser, DirectoryUserValues, Filter,
-    GroupManager, GroupMember, GroupOrder, GroupTest, Listing, SkippedMembers, UserOrder, UserTest,
+    Comparison, DirectoryError, DirectoryGroup, DirectoryGroupChange, DirectoryResource, DirectoryUser,
+    DirectoryUserChange, DirectoryUserValues, Filter, GroupManager, GroupMember, GroupOrder, GroupTest, HeldDecision,
+    HeldGroup, HeldKind, HeldMember, Listing, Provisioner, SkippedMembers, UserOrder, UserTest,
 };
 #[cfg(test)]
 pub(crate) use engine::raw;
@@ -82,7 +88,8 @@ use engine::{Database, DatabaseFile, retry};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, GivenGroup, Group, GroupFilter, GroupSummary, GroupSync, GroupWrite, GroupWriteError, Guard,
-    MemberChange, MemberReader, Members, NewMembers, Report, SyncMembers, SyncedBy, Undone, WriteMode, WrittenGroup,
+    MemberChange, MemberReader, Members, NewMembers, Provisioned, Report, SyncMembers, SyncedBy, Undone, WriteMode,
+    WrittenGroup,
 };
 pub use identity::{DatabaseIdentity, PhysicalId};
 pub use moving::{CaughtUp, Locked, MoveError, MoveMark, Moving, TargetState, look_at_target};
@@ -99,8 +106,10 @@ pub use schema::{
     MIGRATIONS, Migration, Orphans, Reach, SchemaDifferences, SchemaRepair, count_orphans, read_catalog, repair_schema,
 };
 use statement::sql;
-pub use statement::{Page, PageRequest, TextList, fold, statement_texts};
-pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
+pub use statement::{Page, PageRequest, PageStart, Position, TextList, fold, statement_texts};
+pub use submissions::{
+    Answer, Field, ShownElements, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView,
+};
 pub use subscriptions::{
     AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, HasSubscriptions, InspectedSubscription,
     LeasedSubscription, MAX_SUBSCRIPTIONS, MakingToken, PendingEvents, Progress, Replay, Replayed, Resumed,

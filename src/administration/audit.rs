@@ -225,6 +225,10 @@ impl DetailWords<'_> {
 
     /// What a row is about: `token 7`.
     fn subject(&self, subject: &str) -> String {
+        let of_group = subject.strip_prefix("sync ").and_then(|sync| sync.split_once(" of "));
+        if let Some((number, group)) = of_group {
+            return self.texts.group_sync.heading.fill(&[("number", &number), ("group", &group)]);
+        }
         let known =
             subject.split_once(' ').and_then(|(kind, rest)| Some((self.named(&format!("subject.{kind}"))?, rest)));
         known.map_or_else(|| subject.to_owned(), |(kind, rest)| format!("{kind} {rest}"))
@@ -245,7 +249,7 @@ fn forms_in(details: &Value) -> Vec<i64> {
 
 /// Whether a detail is an instant, by its name: a token may be called like one.
 fn is_instant(key: &str) -> bool {
-    key == "since" || key.ends_with("_at") || key.ends_with("_until")
+    ["since", "until"].contains(&key) || key.ends_with("_at") || key.ends_with("_until")
 }
 
 /// The rows that match the filter as newline-delimited JSON, the newest first. They are read while the client reads.

@@ -1,8 +1,8 @@
 //! Every endpoint of the administration area.
 //!
-//! Owns the paths, and what each of them needs. No GET changes anything, so a link can never do harm. The one that
-//! stores something is `/callback`: a one-time link for the person that the OpenID provider has just signed in, which
-//! does nothing until that person presses its button.
+//! Owns the paths, and what each of them needs. No GET changes anything, so a link can never do harm. Two store something:
+//! `/callback` a one-time link for the person that the OpenID provider has just signed in, which does nothing until that person
+//! presses its button; and `/export/{key}` that the link which the session asked for was used.
 
 use futures_util::future::BoxFuture;
 use http::Method;
@@ -10,8 +10,8 @@ use http::Method;
 use super::area::Area;
 use super::visit::{Change, Member, Visit};
 use super::{
-    api_address, audit, domain, domains, enter, groups, oidc, overview, requests, sessions, style, token, token_limits,
-    tokens, webhooks,
+    api_address, audit, domain, domains, enter, export, group, groups, oidc, overview, requests, sessions, style,
+    token, token_limits, tokens, webhooks,
 };
 use crate::endpoint::{Endpoint, Endpoints, endpoint};
 use crate::error::Refusal;
@@ -78,7 +78,7 @@ const STYLE: Page =
 /// Every endpoint; paths are relative to that of the area.
 pub static ENDPOINTS: Endpoints<Page> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Page>; 31] = [
+static TABLE: [Endpoint<Page>; 36] = [
     endpoint!(GET "/admin" "", shown!(overview::show)),
     endpoint!(GET "/admin" "/openapi.json", shown!(api_address::show)),
     endpoint!(GET "/admin" "/tokens", shown!(tokens::show)),
@@ -92,6 +92,8 @@ static TABLE: [Endpoint<Page>; 31] = [
     endpoint!(GET "/admin" "/webhooks/{id}", shown!(webhooks::show)),
     endpoint!(POST "/admin" "/webhooks/{id}", change!(Admin, webhooks::change)),
     endpoint!(GET "/admin" "/groups", shown!(groups::list)),
+    endpoint!(POST "/admin" "/groups", change!(Admin, group::change)),
+    endpoint!(GET "/admin" "/groups/all", shown!(group::list)),
     endpoint!(GET "/admin" "/groups/{id}", shown!(groups::show)),
     endpoint!(POST "/admin" "/groups/{id}", change!(Admin, groups::undo)),
     endpoint!(GET "/admin" "/domains", shown!(domains::list)),
@@ -100,6 +102,9 @@ static TABLE: [Endpoint<Page>; 31] = [
     endpoint!(POST "/admin" "/domains/{host}", change!(Admin, domain::change)),
     endpoint!(GET "/admin" "/requests", shown!(requests::list)),
     endpoint!(GET "/admin" "/requests/{key}", shown!(requests::show)),
+    endpoint!(GET "/admin" "/export", shown!(export::show)),
+    endpoint!(POST "/admin" "/export", change!(Admin, export::choose)),
+    endpoint!(GET "/admin" "/export/{key}", shown!(export::download)),
     endpoint!(GET "/admin" "/audit", shown!(audit::show)),
     endpoint!(GET "/admin" "/audit/export", shown!(audit::export)),
     endpoint!(GET "/admin" "/sessions", shown!(sessions::show)),

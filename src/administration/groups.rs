@@ -7,6 +7,7 @@ use http::StatusCode;
 
 use super::forms::{parameter, parse_id};
 use super::frame::{Frame, page};
+use super::group::{DirectoryRow, GroupPanel};
 use super::texts::{GroupSyncTexts, GroupsTexts};
 use super::times::Moment;
 use super::visit::{Change, Member};
@@ -25,6 +26,8 @@ const SHOWN: usize = 200;
 struct SyncRow {
     id: i64,
     at: Moment,
+    /// When a directory last changed something in it, if that is later.
+    changed_at: Option<Moment>,
     group: i64,
     group_name: String,
     is_new: bool,
@@ -40,6 +43,7 @@ impl SyncRow {
         Self {
             id: sync.id,
             at: member.moment(sync.at),
+            changed_at: sync.changed_at.filter(|at| *at > sync.at).map(|at| member.moment(at)),
             group: sync.group,
             group_name: shown_name(&sync.group_name),
             is_new: sync.is_new,
@@ -61,6 +65,11 @@ struct GroupsPage {
     is_first: bool,
     /// The number of the group whose syncs are shown.
     group: Option<i64>,
+    /// That group.
+    panel: Option<GroupPanel>,
+    /// The groups of which something is held, and the directories; only without a group.
+    held: Vec<GroupPanel>,
+    directories: Vec<DirectoryRow>,
     /// The query of the next page.
     next: Option<String>,
 }
@@ -117,12 +126,22 @@ pub(super) async fn list(member: &Member<'_>, _: &str) -> Result<Reply, Refusal>
         Some(group) => format!("?group={group}&before={}", last.id),
         None => format!("?before={}", last.id),
     });
+    let (mut panel, mut held, mut directories) = (None, Vec::new(), Vec::new());
+    if let Some(group) = group {
+        panel = GroupPanel::find(member, group).await?;
+    } else if before.is_none() {
+        held = GroupPanel::all_held(member).await?;
+        directories = member.store.list_provisioned().await?;
+    }
     let groups_page = GroupsPage {
         frame: Frame::of(member, "groups"),
         text: &member.area.texts.groups,
         rows: syncs.into_iter().map(|sync| SyncRow::of(sync, member)).collect(),
         is_first: before.is_none(),
         group,
+        panel,
+        held,
+        directories: directories.into_iter().map(|directory| DirectoryRow::of(directory, member)).collect(),
         next,
     };
     Ok(page(StatusCode::OK, &groups_page))

@@ -196,6 +196,7 @@ fn problem_of(status: StatusCode, refusal: &Refusal, text: &'static ProblemsText
     Problem::of(match status {
         StatusCode::NOT_FOUND => &text.mistyped,
         StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => &text.method,
+        StatusCode::CONFLICT => &text.export_running,
         StatusCode::PAYLOAD_TOO_LARGE => &text.too_large,
         StatusCode::TOO_MANY_REQUESTS => {
             return match refusal {

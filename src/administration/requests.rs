@@ -12,7 +12,7 @@ use super::visit::Member;
 use crate::error::Refusal;
 use crate::reply::Reply;
 use crate::shown_text::shown_name;
-use crate::store::{LoggedRequest, RequestFilter, RequestKey};
+use crate::store::{LoggedRequest, RequestFilter, RequestKey, TokenRecord};
 
 /// How many rows a page has. Larger: a page takes longer. Smaller: more pages.
 const PAGE: u32 = 100;
@@ -49,7 +49,7 @@ impl RequestRow {
         let name = |id: i64| request.token_name.as_deref().map_or_else(|| id.to_string(), shown_name);
         Self {
             key: format!("{}-{}", request.key.at, request.key.number),
-            at: member.moment(request.key.instant()),
+            at: member.moment_with_second(request.key.instant()),
             token: request.token.map(|id| (id, name(id))),
             prefix: request.prefix,
             method: request.method,
@@ -126,6 +126,8 @@ struct RequestsPage {
     rows: Vec<RequestRow>,
     /// The query of the next page.
     next: Option<String>,
+    /// Whether requests are logged.
+    is_on: bool,
 }
 
 #[derive(Template)]
@@ -157,7 +159,9 @@ pub(super) async fn list(member: &Member<'_>, _: &str) -> Result<Reply, Refusal>
     let tokens = member.store.list_tokens().await?.into_iter().rev();
     let is_offered = |at: usize, id: i64| at < TOKENS || filter.token == Some(id);
     let tokens = tokens.enumerate().filter(|(at, token)| is_offered(*at, token.id)).map(|(_, token)| token);
-    let tokens = tokens.map(|token| (token.id.to_string(), shown_name(&token.name))).collect();
+    // A rotated token and its successor have one name.
+    let shown = |token: TokenRecord| format!("{} ({}…)", shown_name(&token.name), token.prefix);
+    let tokens = tokens.map(|token| (token.id.to_string(), shown(token))).collect();
     let mut statuses: Vec<_> = STATUSES.map(ToOwned::to_owned).to_vec();
     if filter.statuses.is_some() && !statuses.contains(&chosen.status) {
         statuses.push(chosen.status.clone());
@@ -170,6 +174,7 @@ pub(super) async fn list(member: &Member<'_>, _: &str) -> Result<Reply, Refusal>
         statuses,
         rows: listed.into_iter().map(|request| RequestRow::of(request, member)).collect(),
         next,
+        is_on: member.visit.logs_requests,
         chosen,
     };
     let is_faulty = requests_page.chosen.fault.is_some();

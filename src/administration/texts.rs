@@ -61,14 +61,16 @@ mod tests {
         for language in Language::ALL {
             let dates = &Texts::of(language).dates;
             let zoned = at.to_zoned(TimeZone::get("Europe/Berlin").unwrap());
-            let shown = [&dates.moment, &dates.day, &dates.hour, &dates.minute].map(|format| {
+            let shown = [&dates.moment, &dates.second, &dates.day, &dates.hour, &dates.minute].map(|format| {
                 let shown = zoned.strftime(format.as_bytes()).to_string();
                 assert!(!shown.contains('%'), "{language:?} {shown}");
                 shown
             });
             let expected = match language {
-                Language::English => ["5 Jul 2026, 00:05 CEST", "5 Jul", "5 Jul, 00:05", "00:05"],
-                Language::German => ["5.7.2026, 00:05 CEST", "5.7.", "5.7., 00:05", "00:05"],
+                Language::English => {
+                    ["5 Jul 2026, 00:05 CEST", "5 Jul 2026, 00:05:59 CEST", "5 Jul", "5 Jul, 00:05", "00:05"]
+                }
+                Language::German => ["5.7.2026, 00:05 CEST", "5.7.2026, 00:05:59 CEST", "5.7.", "5.7., 00:05", "00:05"],
             };
             assert_eq!(shown, expected);
         }

@@ -36,6 +36,8 @@ pub struct Visit<'r> {
     pub webhooks: WebhookTools<'r>,
     /// The domains that get a certificate of their own, if that is configured.
     pub domains: Option<&'r Domains>,
+    /// Whether requests are logged.
+    pub logs_requests: bool,
     /// Where the rows that it reads are counted.
     pub rows: &'r RowMemory,
 }
@@ -78,6 +80,11 @@ impl Member<'_> {
     /// An instant as the pages of this account show it.
     pub(super) fn moment(&self, at: Timestamp) -> Moment {
         Moment::new(at, &self.visit.tenant.timezone, &self.area.texts.dates)
+    }
+
+    /// The same to the second.
+    pub(super) fn moment_with_second(&self, at: Timestamp) -> Moment {
+        Moment::with_second(at, &self.visit.tenant.timezone, &self.area.texts.dates)
     }
 
     /// Announces a change of tokens: it takes effect at once on this node, and through Redis on the others. Returns

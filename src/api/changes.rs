@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::id::IdKind;
 use super::json::Json;
-use super::submissions::{self, ChangesEnd};
+use super::submissions::{self, ChangesEnd, Selection};
 use super::{Call, page, query};
 use crate::error::{Faults, LostChanges, Refusal};
 use crate::gate::Admitted;
@@ -47,30 +47,29 @@ struct Parameters {
     /// Sorted; empty for every form.
     forms: Vec<i64>,
     wait: Duration,
+    selection: Selection,
 }
 
 impl Parameters {
     fn parse(call: &Call<'_>, reach: &FormReach, faults: &mut Faults) -> Self {
-        let number = |name: &'static str, default: u32, from: u32, to: u32, faults: &mut Faults| {
-            let Some(value) = query::value(call, name, faults) else { return default };
-            let digits = value.bytes().all(|byte| byte.is_ascii_digit());
-            value.parse().ok().filter(|number| digits && (from..=to).contains(number)).unwrap_or_else(|| {
-                faults.add(name, format_args!("The {name} must be an integer from {from} to {to}."));
-                default
-            })
-        };
-        let limit = number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT, faults);
-        let wait = number("wait", 0, 0, u32::try_from(MAX_WAIT.as_secs()).unwrap_or(u32::MAX), faults);
+        let limit = query::integer(call, "limit", 1..=MAX_LIMIT, faults).unwrap_or(DEFAULT_LIMIT);
+        let longest = u32::try_from(MAX_WAIT.as_secs()).unwrap_or(u32::MAX);
+        let wait = query::integer(call, "wait", 0..=longest, faults).unwrap_or(0);
         let forms = forms(query::values(call, "forms"), faults);
         let from = match query::value(call, "cursor", faults).as_deref() {
             None => ChangesFrom::Beginning,
             Some("now") => ChangesFrom::Now,
-            Some(text) => read_cursor_of(text, &forms, reach).unwrap_or_else(|fault| {
-                faults.add("cursor", fault);
-                ChangesFrom::Beginning
-            }),
+            Some(text) => match read_cursor_of(text, &forms, reach) {
+                Ok(cursor) => ChangesFrom::Cursor(cursor),
+                Err(fault) => {
+                    let malformed = "The cursor must be `now` or one that an answer had; leave it out to begin.";
+                    faults.add("cursor", fault.unwrap_or(malformed));
+                    ChangesFrom::Beginning
+                }
+            },
         };
-        Self { from, limit, forms, wait: Duration::from_secs(wait.into()) }
+        let selection = Selection::parse(call, faults);
+        Self { from, limit, forms, wait: Duration::from_secs(wait.into()), selection }
     }
 }
 
@@ -115,7 +114,7 @@ impl CursorScope {
     }
 }
 
-fn digest_of(forms: &[i64]) -> [u8; 8] {
+pub(super) fn digest_of(forms: &[i64]) -> [u8; 8] {
     let mut digest = Sha256::new();
     forms.iter().for_each(|form| digest.update(form.to_be_bytes()));
     *digest.finalize().first_chunk().expect("SHA-256 has 32 bytes")
@@ -168,18 +167,21 @@ pub(super) fn read_cursor(text: &str) -> Option<(ChangeCursor, CursorScope)> {
     is_valid.then_some((cursor, scope))
 }
 
-/// A cursor that is used with these forms and this reach, or why it can't be.
-fn read_cursor_of(text: &str, forms: &[i64], reach: &FormReach) -> Result<ChangesFrom, &'static str> {
-    let (cursor, made_with) =
-        read_cursor(text).ok_or("The cursor must be `now` or one that an answer had; leave it out to begin.")?;
+/// A cursor that is used with these forms and this reach, or why it can't be. `None`: it is the text of no cursor.
+pub(super) fn read_cursor_of(
+    text: &str,
+    forms: &[i64],
+    reach: &FormReach,
+) -> Result<ChangeCursor, Option<&'static str>> {
+    let (cursor, made_with) = read_cursor(text).ok_or(None)?;
     let scope = CursorScope::of(forms, reach);
     if made_with.reach != scope.reach {
-        return Err("The cursor was made with another reach.");
+        return Err(Some("The cursor was made with another reach."));
     }
     if made_with.forms != scope.forms {
-        return Err("The cursor was made with other forms.");
+        return Err(Some("The cursor was made with other forms."));
     }
-    Ok(ChangesFrom::Cursor(cursor))
+    Ok(cursor)
 }
 
 pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
@@ -188,11 +190,12 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     let parameters = Parameters::parse(call, reach, &mut faults);
     let mut parameters = faults.into_result(parameters)?;
     let zone = &admitted.tenant().timezone;
+    parameters.selection.check(&call.store(admitted).await?).await?;
     loop {
         let (read, store) = read(&parameters, admitted, call).await?;
         let page = match read {
             ChangesRead::Page(page) => page,
-            ChangesRead::Lost(lost) => return Err(lost_changes(call, lost)),
+            ChangesRead::Lost(lost) => return Err(lost_changes(call, lost, PATH, &["cursor"])),
         };
         let ChangePage { changes, submissions, cursor, has_more } = page;
         let cursor = cursor_text(&cursor, &parameters.forms, reach);
@@ -202,7 +205,7 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
         if let Some(view) = submissions.read()? {
             let mut json = Json::with_capacity(page::TYPICAL_BYTES);
             json.raw("{\"data\":[");
-            submissions::write_changes(&mut json, &mut end, &view, zone);
+            submissions::write_changes(&mut json, &mut end, &view, &parameters.selection, zone);
             if json.position() <= WHOLE_BYTES {
                 end.write(&mut json);
                 let read = submissions::read_by_showing(&view);
@@ -212,7 +215,7 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
         }
         if shown <= 1 {
             let reader = store.read_in_parts(submissions.ids().iter().copied());
-            return Ok(submissions::stream_changes(reader, end, zone).await?.with_rows(shown));
+            return Ok(submissions::stream_changes(reader, end, &parameters.selection, zone).await?.with_rows(shown));
         }
         // Parts are read later than the log, and may show what has no number yet. So only a single submission is read
         // in parts.
@@ -223,7 +226,8 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
 /// A page; if it is empty, one after a change that happens in time. Between two looks, the account may move to another
 /// database: so the store is that of the last one.
 async fn read(parameters: &Parameters, admitted: &Admitted, call: &Call<'_>) -> Result<(ChangesRead, Store), Refusal> {
-    let mut store = call.store(admitted).await?;
+    let elements = parameters.selection.elements();
+    let mut store = call.store(admitted).await?.showing(elements);
     let permit = if parameters.wait.is_zero() { None } else { store.wait_for_changes() };
     // Before the log is read: what is written later wakes this request.
     let mut waiting = permit.map(|permit| (permit, call.noticed_writes.wait(&admitted.tenant().slug)));
@@ -243,7 +247,7 @@ async fn read(parameters: &Parameters, admitted: &Admitted, call: &Call<'_>) -> 
             };
             drop(store);
             tokio::time::timeout(left, call.stopping.run_until_cancelled(reader.next_look())).await.ok();
-            store = call.store(admitted).await?;
+            store = call.store(admitted).await?.showing(elements);
             if store.has_changes_after(&page.cursor, &parameters.forms).await? {
                 break;
             }
@@ -252,15 +256,16 @@ async fn read(parameters: &Parameters, admitted: &Admitted, call: &Call<'_>) -> 
     }
 }
 
-fn lost_changes(call: &Call<'_>, lost: LostCursor) -> Refusal {
+/// The refusal of a lost cursor, with the URL of a path that leaves out some parameters.
+pub(super) fn lost_changes(call: &Call<'_>, lost: LostCursor, path: &str, left_out: &[&str]) -> Refusal {
     let (reason, message) = match lost {
         LostCursor::Expired => ("expired", "The cursor is too old: begin again."),
         LostCursor::Reset => ("reset", "The cursor is of another log, or a form was moved in the tree: begin again."),
         LostCursor::Ahead => ("ahead", "The cursor is ahead of the log, which was restored: begin again."),
     };
-    let others = query::without(call, "cursor");
+    let others = query::without_any(call, left_out);
     let others = others.trim_end_matches('&');
-    let restart = format!("{}{PATH}{}{others}", call.origin, if others.is_empty() { "" } else { "?" });
+    let restart = format!("{}{path}{}{others}", call.origin, if others.is_empty() { "" } else { "?" });
     Refusal::ChangesLost(LostChanges { reason, message, restart })
 }
 
@@ -295,7 +300,7 @@ mod tests {
             ((&[], &one), (&[], &two), Some(reach)),
         ] {
             let text = cursor_text(&cursor(), made.0, made.1);
-            assert_eq!(read_cursor_of(&text, used.0, used.1).err(), fault, "{made:?} {used:?}");
+            assert_eq!(read_cursor_of(&text, used.0, used.1).err(), fault.map(Some), "{made:?} {used:?}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! `GET /group`, `PUT /group`, `GET /group/{id}`, `DELETE /group/{id}`.
+//! `GET /group`, `PUT /group`, `GET /group/{id}`, `DELETE /group/{id}`; the others are in [`managing`].
 //!
 //! Owns the JSON of a group and the parameters of a write, except for the members, which [`members`] reads. How a
 //! group is found, written or deleted is the store's.
@@ -60,6 +60,15 @@ struct GroupJson<'g> {
     members_count: u64,
 }
 
+/// A group, and how it stands to its directory.
+#[derive(Serialize)]
+struct StandingJson<'g> {
+    #[serde(flatten)]
+    group: GroupJson<'g>,
+    held: u64,
+    diverged: bool,
+}
+
 #[derive(Serialize)]
 struct WrittenJson<'g> {
     data: GroupJson<'g>,
@@ -89,6 +98,12 @@ impl<'g> From<&'g GroupSummary> for GroupJson<'g> {
             managed_by: managed_by(group),
             members_count: group.members,
         }
+    }
+}
+
+impl<'g> From<&'g Group> for StandingJson<'g> {
+    fn from(group: &'g Group) -> Self {
+        Self { group: GroupJson::from(&group.summary), held: group.held, diverged: group.diverged }
     }
 }
 
@@ -150,12 +165,15 @@ impl End {
 
 /// A group with its members; the members of a long list are read while the client reads them.
 async fn reply(group: Group, end: End) -> Result<Reply, Refusal> {
-    let Group { summary, members, rest } = group;
+    let Group { summary, built_in: _, held, diverged, members, rest } = group;
     let mut json = Json::with_capacity(256 + 64 * members.len());
     let GroupSummary { id, name, external_id, managed, is_of_scim: _, members: count } = &summary;
     json.raw("{\"data\":{\"id\":").id(IdKind::Group.id(*id)).raw(",\"name\":").text(name);
     json.raw(",\"external_id\":").value(external_id).raw(",\"managed\":").value(managed);
     json.raw(",\"managed_by\":").value(&managed_by(&summary));
+    if summary.is_of_scim || held > 0 {
+        json.raw(",\"held\":").value(&held).raw(",\"diverged\":").value(&diverged);
+    }
     json.raw(",\"members_count\":").value(count).raw(",\"members\":[");
     let mut list = MemberList { json, written: 0, rest, end };
     list.write(&members);

@@ -34,6 +34,9 @@ struct Links {
     last: String,
     prev: Option<String>,
     next: Option<String>,
+    /// Where pages by cursor begin, of a list that has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -73,17 +76,24 @@ pub(super) struct Envelope {
     total: u64,
     url: String,
     others: String,
+    has_cursors: bool,
 }
 
 impl Envelope {
     /// The envelope of a page of a list of `total` items.
     pub(super) fn new(call: &Call<'_>, path: &str, request: PageRequest, total: u64) -> Self {
-        Self { request, total, url: format!("{}{path}", call.origin), others: query::without(call, "page") }
+        let (url, others) = (format!("{}{path}", call.origin), query::without(call, "page"));
+        Self { request, total, url, others, has_cursors: false }
+    }
+
+    /// With a link to pages by cursor.
+    pub(super) fn with_cursors(self) -> Self {
+        Self { has_cursors: true, ..self }
     }
 
     /// Writes the links and the figures of a page that shows `shown` items, and closes it.
     pub(super) fn write_end(&self, json: &mut Json, shown: u64) {
-        let Self { request, total, url, others } = self;
+        let Self { request, total, url, others, has_cursors } = self;
         let link = |number: u64| format!("{url}?{others}page={number}");
         let (number, size) = (request.number.get(), u64::from(request.size));
         let last = total.div_ceil(size).max(1);
@@ -93,6 +103,7 @@ impl Envelope {
             last: link(last),
             prev: (number > 1).then(|| link((number - 1).min(last))),
             next: (number < last).then(|| link(number + 1)),
+            cursor: has_cursors.then(|| format!("{url}?{others}cursor=")),
         };
         let meta = Meta {
             current_page: number,
@@ -122,7 +133,9 @@ mod tests {
     use crate::gate::Origin;
     use crate::host::HostName;
     use crate::memory::{MemoryShare, RowMemory};
+    use crate::metrics::Metrics;
     use crate::outbound::{Client, Guard, Settings, TestRequests};
+    use crate::quota::{Budget, Quota};
     use crate::seal::Seals;
     use crate::tenant::{NoticedWrites, SubscriptionChanges};
 
@@ -136,6 +149,8 @@ mod tests {
     static SUBSCRIPTION_CHANGES: LazyLock<SubscriptionChanges> = LazyLock::new(|| SubscriptionChanges::channel(None).0);
     static NOTICED_WRITES: LazyLock<Arc<NoticedWrites>> = LazyLock::new(Arc::default);
     static ROWS: LazyLock<RowMemory> = LazyLock::new(|| RowMemory::new(MemoryShare::unlimited()));
+    static QUOTA: LazyLock<Quota> = LazyLock::new(|| Quota::new(Duration::MAX, None, Metrics::default()));
+    static SPENT: OnceLock<Budget> = OnceLock::new();
     static IGNORED: OnceLock<IgnoredParameters> = OnceLock::new();
 
     fn call<'c>(origin: Origin<'c>, query: &'c str) -> Call<'c> {
@@ -143,9 +158,12 @@ mod tests {
             segments: ENDPOINTS.find(&Method::GET, "/form").unwrap().segments,
             rows: &ROWS,
             origin,
+            is_head: false,
             query,
             body: Bytes::new(),
             ignored: &IGNORED,
+            quota: &QUOTA,
+            spent: &SPENT,
             stopping: &STOPPING,
             targets: &TARGETS,
             tests: &TESTS,

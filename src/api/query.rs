@@ -4,6 +4,7 @@
 //! that is given more than once is a fault, unless it is a list: then all its values count.
 
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
 
 use super::Call;
 use crate::error::Faults;
@@ -26,12 +27,29 @@ pub(super) fn value<'a>(call: &'a Call<'_>, name: &str, faults: &mut Faults) -> 
 
 /// The other parameters, re-encoded, each followed by `&`.
 pub(super) fn without(call: &Call<'_>, name: &str) -> String {
-    let pairs = form_urlencoded::parse(call.query.as_bytes()).filter(|(known, _)| known != name);
+    without_any(call, &[name])
+}
+
+/// The same for several parameters.
+pub(super) fn without_any(call: &Call<'_>, names: &[&str]) -> String {
+    let pairs = form_urlencoded::parse(call.query.as_bytes()).filter(|(known, _)| !names.contains(&&**known));
     let mut others = form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish();
     if !others.is_empty() {
         others.push('&');
     }
     others
+}
+
+/// An integer in a range, if it is given and sound.
+pub(super) fn integer(call: &Call<'_>, name: &str, range: RangeInclusive<u32>, faults: &mut Faults) -> Option<u32> {
+    let value = value(call, name, faults)?;
+    let digits = value.bytes().all(|byte| byte.is_ascii_digit());
+    let number = value.parse().ok().filter(|number| digits && range.contains(number));
+    if number.is_none() {
+        let (from, to) = range.into_inner();
+        faults.add(name, format_args!("The {name} must be an integer from {from} to {to}."));
+    }
+    number
 }
 
 /// A flag: `1` or `true` is on; `0`, `false` or absent is off.

@@ -89,13 +89,7 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
             faults.add("since", "The since must be a date (YYYY-MM-DD) or an RFC 3339 date-time.");
         }
     }
-    let mut limit = MAX_LIMIT;
-    if let Some(text) = query::value(call, "limit", &mut faults) {
-        match positive(&text).and_then(|limit| u32::try_from(limit).ok()).filter(|limit| *limit <= MAX_LIMIT) {
-            Some(given) => limit = given,
-            None => faults.add("limit", format_args!("The limit must be an integer from 1 to {MAX_LIMIT}.")),
-        }
-    }
+    let limit = query::integer(call, "limit", 1..=MAX_LIMIT, &mut faults).unwrap_or(MAX_LIMIT);
     let mut after = None;
     if let Some(cursor) = query::value(call, "cursor", &mut faults) {
         after = read_cursor(&cursor);

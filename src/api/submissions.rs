@@ -4,15 +4,17 @@
 //! [`WHOLE_BYTES`] is [`streamed`].
 
 mod changes_end;
+mod cursor;
 mod envelope;
+mod pages;
 pub(super) mod readers;
+mod selection;
 mod streamed;
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use http::StatusCode;
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 use serde_json::Value;
@@ -25,24 +27,24 @@ use super::{Call, filter, page};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::{ReadSubmission, Reply, WHOLE_BYTES};
-use crate::store::{Answer, Field, SearchPage, Submission, SubmissionReader, SubmissionsView};
+use crate::store::{Answer, Field, Submission, SubmissionReader, SubmissionsView};
 pub(super) use changes_end::ChangesEnd;
+use cursor::CursorScope;
 pub use envelope::{Envelope, EnvelopeBody, ShownSubmissions};
+use pages::{SearchEnd, SearchStart};
+pub use selection::Selection;
 use streamed::Closing;
 
-/// The number of submissions on a page, as in the service description.
-///
-/// Larger: a response, which contains whole answers, takes longer and more memory. Smaller: reading all submissions
-/// takes more requests of the budget.
-const PAGE_SIZE: u32 = 20;
+/// The type of fields whose answers are times of day.
+pub(super) const TIME: &str = "time";
 
 /// The details of a file. Details missing in the database are null.
-#[derive(Serialize)]
-struct FileJson {
-    name: Value,
-    url: Value,
-    size: Value,
-    mime_type: Value,
+#[derive(Debug, Serialize)]
+pub(super) struct FileJson {
+    pub(super) name: Value,
+    pub(super) url: Value,
+    pub(super) size: Value,
+    pub(super) mime_type: Value,
 }
 
 impl FileJson {
@@ -55,7 +57,7 @@ impl FileJson {
 
 /// The parts of an answer that depend only on its field: the same for each submission of a form, so they are written
 /// once and copied.
-struct FieldsJson {
+pub(super) struct FieldsJson {
     json: Json,
     fields: Vec<FieldJson>,
 }
@@ -68,7 +70,7 @@ struct FieldJson {
 }
 
 impl FieldsJson {
-    fn new(fields: &[Field<'_>]) -> Self {
+    pub(super) fn new(fields: &[Field<'_>]) -> Self {
         let mut json = Json::with_capacity(128 * fields.len());
         let fields = fields.iter().map(|field| {
             let start = json.position();
@@ -76,67 +78,84 @@ impl FieldsJson {
             let middle = json.position();
             json.raw(",\"type\":").text(&field.kind).raw(",\"files\":");
             let (before_value, before_files) = (start..middle, middle..json.position());
-            FieldJson { before_value, before_files, is_time: field.kind == "time" }
+            FieldJson { before_value, before_files, is_time: field.kind == TIME }
         });
         let fields = fields.collect();
         Self { json, fields }
     }
 
-    fn write(&self, json: &mut Json, submission: &Submission<'_>, zone: &TimeZone) {
-        write_head(json, submission.id, submission.status, submission.created_at, submission.updated_at);
+    fn write(&self, json: &mut Json, submission: &Submission<'_>, selection: &Selection, zone: &TimeZone) {
+        self.write_up_to(WHOLE_BYTES, json, submission, selection, zone);
+    }
+
+    /// The same. Nobody reads what is written beyond so many bytes.
+    pub(super) fn write_up_to(
+        &self,
+        most: usize,
+        json: &mut Json,
+        submission: &Submission<'_>,
+        selection: &Selection,
+        zone: &TimeZone,
+    ) {
+        let Submission { id, status, created_at, updated_at, .. } = *submission;
+        selection.write_head(json, id, status, created_at, updated_at);
         for (at, answer) in submission.entries.iter().enumerate() {
-            // Nobody reads what is written beyond.
-            if json.position() > WHOLE_BYTES {
+            if json.position() > most {
                 return;
             }
             json.raw(if at == 0 { "" } else { "," });
             self.write_answer(json, answer, zone);
         }
-        json.raw("]}");
+        json.raw(selection.end());
     }
 
-    fn write_answer(&self, json: &mut Json, answer: &Answer<'_>, zone: &TimeZone) {
-        let files: Vec<Value> =
-            answer.files.as_deref().and_then(|files| serde_json::from_str(files).ok()).unwrap_or_default();
-        let files: Vec<FileJson> = files.into_iter().map(FileJson::read).collect();
+    pub(super) fn write_answer(&self, json: &mut Json, answer: &Answer<'_>, zone: &TimeZone) {
         let field = &self.fields[answer.field];
-        let value = if !files.is_empty() {
-            let urls: Vec<&str> = files.iter().filter_map(|file| file.url.as_str()).collect();
-            urls.join(",").into()
-        } else if field.is_time {
-            time_of_day(&answer.value, answer.updated_at, zone)
-        } else {
-            Cow::Borrowed(&*answer.value)
-        };
+        let ShownAnswer { value, files } = shown_answer(field.is_time, answer, zone);
         json.copy(&self.json, &field.before_value).text(&value).copy(&self.json, &field.before_files).value(&files);
         json.raw(",\"updated_at\":").instant(answer.updated_at).raw("}");
     }
 }
 
-/// Writes a submission up to its entries.
-fn write_head(json: &mut Json, id: i64, status: &str, created_at: Timestamp, updated_at: Timestamp) {
-    write_facts(json, id, status, created_at, updated_at);
-    json.raw(",\"allElements\":[");
+/// An answer as the API shows it.
+pub(super) struct ShownAnswer<'a> {
+    /// Its text: the URLs of its files, separated by commas; a time of day with the zone.
+    pub(super) value: Cow<'a, str>,
+    pub(super) files: Vec<FileJson>,
 }
 
-/// Writes a submission up to what was entered.
-fn write_facts(json: &mut Json, id: i64, status: &str, created_at: Timestamp, updated_at: Timestamp) {
-    json.raw("{\"id\":").id(IdKind::Submission.id(id)).raw(",\"status\":").text(status);
-    json.raw(",\"created_at\":").instant(created_at);
-    json.raw(",\"updated_at\":").instant(updated_at);
+/// An answer as the API shows it. `is_time`: its field is of this type.
+pub(super) fn shown_answer<'a>(is_time: bool, answer: &'a Answer<'_>, zone: &TimeZone) -> ShownAnswer<'a> {
+    let files: Vec<Value> =
+        answer.files.as_deref().and_then(|files| serde_json::from_str(files).ok()).unwrap_or_default();
+    let files: Vec<FileJson> = files.into_iter().map(FileJson::read).collect();
+    let value = if !files.is_empty() {
+        let urls: Vec<&str> = files.iter().filter_map(|file| file.url.as_str()).collect();
+        urls.join(",").into()
+    } else if is_time {
+        time_of_day(&answer.value, answer.updated_at, zone)
+    } else {
+        Cow::Borrowed(&*answer.value)
+    };
+    ShownAnswer { value, files }
 }
 
 pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let zone = &admitted.tenant().timezone;
     let mut faults = Faults::default();
-    let request = page::parse(call, PAGE_SIZE, &mut faults);
+    let selection = Selection::parse(call, &mut faults);
+    let start = SearchStart::parse(call, &mut faults);
     let body = Body::of(call, &filter::PARAMETERS)?;
     let filter = filter::parse(&body, zone, &mut faults)?;
     let filter = faults.into_result(filter)?;
+    let scope = CursorScope::of(&filter, admitted.token().reach());
+    let start = start.of(&scope)?;
 
-    let store = call.store(admitted).await?;
-    let SearchPage { submissions: found, total } = store.search(&filter, request).await?;
-    let envelope = page::Envelope::new(call, "/api/v1/submission", request, total);
+    let store = call.store(admitted).await?.showing(selection.elements());
+    selection.check(&store).await?;
+    let page = store.search(&filter, start).await?;
+    let end = SearchEnd::new(call, start, &scope, &page);
+    let found = page.submissions;
     let mut json = Json::with_capacity(page::TYPICAL_BYTES);
     json.raw("{\"data\":[");
     if let Some(shown) = found.read()? {
@@ -145,18 +164,18 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
             && json.position() <= WHOLE_BYTES
         {
             json.raw(if written == 0 { "" } else { "," });
-            fields.write(&mut json, submission, zone);
+            fields.write(&mut json, submission, &selection, zone);
             written += 1;
         }
         if json.position() <= WHOLE_BYTES {
             json.raw("]");
-            envelope.write_end(&mut json, written as u64);
+            end.write(&mut json, written as u64);
             return Ok(json.reply(StatusCode::OK).with_rows(written).with_read(read_by_showing(&shown)));
         }
     }
     let ids = found.ids();
     let reader = store.read_in_parts(ids.iter().copied());
-    Ok(streamed::reply(reader, Closing::Page(Box::new(envelope)), zone).await?.with_rows(ids.len()))
+    Ok(streamed::reply(reader, Closing::Page(Box::new(end)), &selection, zone).await?.with_rows(ids.len()))
 }
 
 /// Every submission of a view that an answer shows whole.
@@ -165,11 +184,17 @@ pub(super) fn read_by_showing(shown: &SubmissionsView<'_>) -> Vec<ReadSubmission
 }
 
 /// Writes the changes of a page, up to the end of the list, with the submissions as they are now.
-pub(super) fn write_changes(json: &mut Json, end: &mut ChangesEnd, shown: &SubmissionsView<'_>, zone: &TimeZone) {
+pub(super) fn write_changes(
+    json: &mut Json,
+    end: &mut ChangesEnd,
+    shown: &SubmissionsView<'_>,
+    selection: &Selection,
+    zone: &TimeZone,
+) {
     let fields = FieldsJson::new(&shown.fields);
     for submission in &shown.submissions {
         end.write_before(json, submission.id);
-        fields.write(json, submission, zone);
+        fields.write(json, submission, selection, zone);
         json.raw("}");
         // Nobody reads what is written beyond.
         if json.position() > WHOLE_BYTES {
@@ -182,25 +207,30 @@ pub(super) fn write_changes(json: &mut Json, end: &mut ChangesEnd, shown: &Submi
 pub(super) async fn stream_changes(
     reader: SubmissionReader,
     end: ChangesEnd,
+    selection: &Selection,
     zone: &TimeZone,
 ) -> Result<Reply, Refusal> {
-    streamed::reply(reader, Closing::Changes(Box::new(end)), zone).await
+    streamed::reply(reader, Closing::Changes(Box::new(end)), selection, zone).await
 }
 
 pub(super) async fn show(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let zone = &admitted.tenant().timezone;
     let id = IdKind::Submission.parse(call.id()).ok_or(Refusal::SubmissionNotFound)?;
-    let store = call.store(admitted).await?;
+    let mut faults = Faults::default();
+    let selection = Selection::parse(call, &mut faults);
+    let selection = faults.into_result(selection)?;
+    let store = call.store(admitted).await?.showing(selection.elements());
+    selection.check(&store).await?;
     let found = store.submission(id).await?;
     if let Some(shown) = found.read()? {
         let submission = shown.submissions.first().ok_or(Refusal::SubmissionNotFound)?;
         let mut json = Json::with_capacity(8 * 1024);
         json.raw("{\"data\":");
-        FieldsJson::new(&shown.fields).write(&mut json, submission, zone);
+        FieldsJson::new(&shown.fields).write(&mut json, submission, &selection, zone);
         json.raw("}");
         if json.position() <= WHOLE_BYTES {
             return Ok(json.reply(StatusCode::OK).with_rows(1).with_read(read_by_showing(&shown)));
         }
     }
-    Ok(streamed::reply(store.read_in_parts([id]), Closing::Submission, zone).await?.with_rows(1))
+    Ok(streamed::reply(store.read_in_parts([id]), Closing::Submission, &selection, zone).await?.with_rows(1))
 }

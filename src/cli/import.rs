@@ -48,7 +48,12 @@ pub(super) async fn run(command: &ImportArgs) -> Result<()> {
     let (input, size) = open(&command.file)?;
     let on_fault = if command.keep_going { OnFault::KeepGoing } else { OnFault::Stop };
     let events = if command.quiet { Events::Quiet } else { Events::Sent };
-    let bar = progress_bar(size);
+    let template = if size.is_some() {
+        "{bar:40} {percent:>3}%  {bytes} of {total_bytes}  {eta} left"
+    } else {
+        "{spinner} {bytes}  {elapsed}"
+    };
+    let bar = progress_bar(size, template);
     let audited = |imported: &Imported| Some((actor(), entry_of(imported, &command.file)));
     let loading = import::run(&tenant.database, input, on_fault, events, audited, |stage| match stage {
         Stage::Loading(progress) => bar.set_position(progress.bytes),
@@ -106,15 +111,12 @@ fn name(path: &Path) -> String {
     if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
 }
 
-/// A progress bar if the size is known, else a byte counter; hidden if standard error is not a terminal.
-fn progress_bar(size: Option<u64>) -> ProgressBar {
+/// A progress bar, or a counter if the size is not known; hidden if standard error is not a terminal.
+pub(super) fn progress_bar(size: Option<u64>, template: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let (bar, template) = match size {
-        Some(size) => (ProgressBar::new(size), "{bar:40} {percent:>3}%  {bytes} of {total_bytes}  {eta} left"),
-        None => (ProgressBar::new_spinner(), "{spinner} {bytes}  {elapsed}"),
-    };
+    let bar = size.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
     bar.set_style(style(template));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar

@@ -53,7 +53,7 @@ keys! { key:
     /// with many concurrent clients is refused although the gateway has room. The default, if it were larger: more searches than
     /// the tenant's connections can answer before clients time out; smaller: a burst is refused that would be served.
     max_in_flight = integer(1..=10_000).default("64"), "the most requests of the tenant in flight at once";
-    group_guard = table(guard_key::KEYS).without("none"), "a [limit](#a-guard-of-groups) on what one `PUT /group` may remove";
+    group_guard = table(guard_key::KEYS).without("none"), "a [limit](#a-guard-of-groups) on what one `PUT /group`, or a directory in ten minutes, may remove";
     oidc = table(oidc::key::KEYS).without("none"),
         "[the OpenID provider](#openid-connect) of the tenant's administrators, in place of the gateway's";
     tls = named_tables("HOST", certificate_files::key::KEYS).without("the gateway's certificate"),
@@ -62,7 +62,8 @@ keys! { key:
 
 keys! { guard_key:
     max_detached_percent = integer(0..=100),
-        "a `PUT /group` that would remove more than this share of a group's members is refused until it is confirmed";
+        "a `PUT /group` that would remove more than this share of a group's members is refused until it is confirmed; what a directory \
+         removes beyond it in ten minutes is [held](../src/scim/README.md#the-guard), where 50 is the default";
 }
 
 /// The maximum length of a slug. Larger: it no longer fits into a label of a host name (RFC 1035), and slugs become

@@ -50,6 +50,8 @@ reasons! {
     ScopeMissing = "scope_missing";
     /// The budget of the account was spent.
     RateLimitedAccount = "rate_limited_account";
+    /// The budget of the account for SCIM was spent.
+    RateLimitedScim = "rate_limited_scim";
     /// The budget of the token was spent.
     RateLimitedToken = "rate_limited_token";
     /// The budget could not be asked, and requests are refused then.
@@ -78,7 +80,9 @@ reasons! {
     Conflict = "conflict";
     /// The cursor of the change feed is lost.
     CursorLost = "cursor_lost";
-    /// Too many requests were in flight.
+    /// Another export of the account was being sent.
+    ExportRunning = "export_running";
+    /// Too many requests were in flight, or too many exports.
     Busy = "busy";
     /// The database could not be used.
     DatabaseUnavailable = "database_unavailable";
@@ -115,6 +119,7 @@ impl Refusal {
             Self::TooManyBadTokens { .. } | Self::TooManyPages { .. } => RefusalReason::TooManyBadTokens,
             Self::ScopeMissing { .. } => RefusalReason::ScopeMissing,
             Self::QuotaExhausted { of: BudgetOf::Account, .. } => RefusalReason::RateLimitedAccount,
+            Self::QuotaExhausted { of: BudgetOf::Scim, .. } => RefusalReason::RateLimitedScim,
             Self::QuotaExhausted { of: BudgetOf::Token, .. } => RefusalReason::RateLimitedToken,
             Self::QuotaUnavailable => RefusalReason::BudgetUnavailable,
             Self::UnknownPath => RefusalReason::UnknownPath,
@@ -137,10 +142,11 @@ impl Refusal {
             Self::BuiltInGroup => RefusalReason::BuiltInGroup,
             Self::GroupOfScim => RefusalReason::GroupOfScim,
             Self::ChangesLost(_) => RefusalReason::CursorLost,
-            Self::Overloaded | Self::TenantBusy | Self::MemorySpent(_) => RefusalReason::Busy,
+            Self::ExportRunning => RefusalReason::ExportRunning,
+            Self::Overloaded | Self::TenantBusy | Self::TooManyExports | Self::MemorySpent(_) => RefusalReason::Busy,
             Self::DatabaseUnavailable(_) => RefusalReason::DatabaseUnavailable,
             Self::TooSlow => RefusalReason::TooSlow,
-            Self::StatementFailed(_) | Self::Panicked(_) => RefusalReason::InternalError,
+            Self::StatementFailed(_) | Self::ExportFailed(_) | Self::Panicked(_) => RefusalReason::InternalError,
         }
     }
 

@@ -4,14 +4,17 @@
 //! admitted request that needs no extra step: its token was verified in that database. The first request of a tenant
 //! that spends nothing opens the database for the report in its headers, and waits only briefly for that.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
 use super::{Admitted, Gate};
 use crate::error::Refusal;
-use crate::quota::{Budget, BudgetOf, Interface, LimitedAccount, LimitedToken, NotAdmitted, ReportUsage};
+use crate::quota::{
+    Account, Budget, BudgetOf, ExportLease, Interface, LimitedAccount, LimitedToken, NoExport, NotAdmitted, Quota,
+    ReportUsage,
+};
 use crate::rare;
 use crate::store::StoreError;
 use crate::tenant::usage::RateOutcome;
@@ -28,6 +31,46 @@ const REPORT_WAIT: Duration = Duration::from_millis(500);
 /// Larger: callers without a token can cause more connections to be opened at once, by naming one host after another.
 /// Smaller: fewer databases that hang are enough to block reports of other tenants.
 static REPORTS: Semaphore = Semaphore::const_new(32);
+
+impl Admitted {
+    /// Spends more of the budgets that the request has passed, and sets `left` to what remains of the nearer one.
+    ///
+    /// # Errors
+    /// [`Refusal::QuotaExhausted`], [`Refusal::QuotaUnavailable`]; the request has then spent nothing.
+    pub async fn spend_more(&self, quota: &Quota, more: u32, left: &OnceLock<Budget>) -> Result<(), Refusal> {
+        let Self { tenant, token, .. } = self;
+        let account = tenant.account(Interface::Api).ok_or(Refusal::QuotaUnavailable)?;
+        let spender = LimitedToken { id: token.id, limit: token.limits.requests_per_minute };
+        match quota.spend_more(account, spender, more).await {
+            Ok(budget) => {
+                left.get_or_init(|| budget);
+                Ok(())
+            }
+            Err(NotAdmitted::Exhausted { budget, wait, usage }) => {
+                left.get_or_init(|| budget);
+                let usage = tenant.tokens.names.name(&usage, token, &tenant.database).await;
+                Err(Refusal::QuotaExhausted { of: budget.of, wait, usage })
+            }
+            Err(NotAdmitted::StoreFailed) => Err(Refusal::QuotaUnavailable),
+        }
+    }
+
+    /// Begins an export of the account.
+    ///
+    /// # Errors
+    /// [`Refusal::ExportRunning`], [`Refusal::TooManyExports`].
+    pub async fn begin_export(&self, quota: &Quota) -> Result<ExportLease, Refusal> {
+        let account = self.tenant.shared_account().ok_or(Refusal::QuotaUnavailable)?;
+        begin_export(quota, &account).await
+    }
+}
+
+async fn begin_export(quota: &Quota, account: &Account) -> Result<ExportLease, Refusal> {
+    quota.begin_export(account).await.map_err(|none| match none {
+        NoExport::AccountHasOne => Refusal::ExportRunning,
+        NoExport::NodeIsBusy => Refusal::TooManyExports,
+    })
+}
 
 impl Gate {
     /// Spends one request of the account's budget for an interface, and of the token's own if it has one. Sets `budget` to the nearer one as
@@ -61,7 +104,11 @@ impl Gate {
                 self.count_minute(&tenant, &token, interface, RateOutcome::Refused);
                 *budget = Some(spent);
                 let usage = tenant.tokens.names.name(&usage, &token, &tenant.database).await;
-                return Err(Refusal::QuotaExhausted { of: spent.of, wait, usage });
+                let of = match (spent.of, interface) {
+                    (BudgetOf::Account, Interface::Scim) => BudgetOf::Scim,
+                    (of, _) => of,
+                };
+                return Err(Refusal::QuotaExhausted { of, wait, usage });
             }
             Err(NotAdmitted::StoreFailed) => return Err(Refusal::QuotaUnavailable),
         };
@@ -92,6 +139,19 @@ impl Gate {
                 Budget { of: BudgetOf::Account, limit, remaining: limit }
             }
         }
+    }
+
+    /// Begins an export of an account that spends nothing of its budget.
+    ///
+    /// # Errors
+    /// [`Refusal::ExportRunning`], [`Refusal::TooManyExports`], [`Refusal::DatabaseUnavailable`].
+    pub async fn begin_export(&self, tenant: &Tenant) -> Result<ExportLease, Refusal> {
+        if tenant.shared_account().is_none() {
+            let learned = self.learn_account(tenant, Interface::Api).await;
+            learned.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))?;
+        }
+        let account = tenant.shared_account().ok_or(Refusal::QuotaUnavailable)?;
+        begin_export(&self.quota, &account).await
     }
 
     async fn learn_account<'t>(

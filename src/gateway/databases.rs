@@ -95,6 +95,8 @@ struct InspectedDatabase {
     /// How many rows are wrongly derived, and when they were counted.
     counted: Option<(u64, Instant)>,
     subscriptions: SubscriptionCounts,
+    /// How many removals the guard of SCIM holds.
+    held: u64,
 }
 
 impl InspectedDatabase {
@@ -105,6 +107,7 @@ impl InspectedDatabase {
             altered: Vec::new(),
             counted: None,
             subscriptions: SubscriptionCounts::default(),
+            held: 0,
         }
     }
 
@@ -178,6 +181,7 @@ impl Databases {
             let found = self.inspect_one(tenant, &before).await;
             new_faults += usize::from(found.fault.is_some() && found.fault != before.fault);
             report(&found, &before, new_faults <= LOGGED);
+            self.metrics.held(&tenant.slug, found.held);
             self.lock().insert(Arc::clone(&tenant.slug), found);
             self.publish();
             sleep(between.max(REST * began.elapsed())).await;
@@ -189,7 +193,13 @@ impl Databases {
             );
         }
         let directory = self.directory.load();
-        self.lock().retain(|slug, _| directory.config(slug).is_some_and(|tenant| self.is_inspected(tenant)));
+        self.lock().retain(|slug, _| {
+            let is_kept = directory.config(slug).is_some_and(|tenant| self.is_inspected(tenant));
+            if !is_kept {
+                self.metrics.held(slug, 0);
+            }
+            is_kept
+        });
         self.publish();
     }
 
@@ -268,10 +278,11 @@ impl Databases {
     }
 
     /// A look that fails is repeated in the next round.
-    async fn note(&self, found: &mut InspectedDatabase, (concerns, counts): Inspected) {
+    async fn note(&self, found: &mut InspectedDatabase, (concerns, counts, held): Inspected) {
         if let Ok(concerns) = concerns {
             found.altered = concerns.into_iter().filter(DatabaseConcern::is_altered).collect();
         }
+        found.held = held.unwrap_or(found.held);
         let Ok(counts) = counts else { return };
         if let Some(webhooks) = &self.webhooks {
             webhooks.note_subscribed(&[(Arc::clone(&found.tenant), counts.are_any())]).await;
@@ -296,11 +307,13 @@ impl Databases {
     }
 }
 
-/// What each inspection reads: how the schema was altered, among other concerns, and how many subscriptions there are.
-type Inspected = (Result<Vec<DatabaseConcern>, StoreError>, Result<SubscriptionCounts, StoreError>);
+/// What each inspection reads: how the schema was altered, among other concerns, how many subscriptions there are, and how many
+/// removals are held.
+type Inspected =
+    (Result<Vec<DatabaseConcern>, StoreError>, Result<SubscriptionCounts, StoreError>, Result<u64, StoreError>);
 
 async fn inspect_open(store: &Store) -> Inspected {
-    (store.concerns().await, store.count_subscriptions().await)
+    (store.concerns().await, store.count_subscriptions().await, store.count_held().await)
 }
 
 /// What is wrong with a database that another tenant has, and the next step.

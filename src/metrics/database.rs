@@ -5,6 +5,7 @@ use std::time::Duration;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::register::Registrar;
+use super::tenants::OTHER;
 
 /// All tenants' databases together.
 #[derive(Clone, Debug)]
@@ -23,6 +24,7 @@ pub struct DatabaseMetrics {
     faulty: IntGauge,
     altered: IntGauge,
     wrong: IntGauge,
+    held: IntGaugeVec,
 }
 
 /// A request that waits for a connection.
@@ -155,9 +157,15 @@ impl DatabaseMetrics {
                 "formgate_database_wrong_rows",
                 "Rows of search tables that were inconsistent when they were last counted.",
             ),
+            held: registrar.gauges(
+                "formgate_scim_held_removals",
+                "Removals by SCIM that were held when a tenant was last inspected; tenants without any are `other`.",
+                &["tenant"],
+            ),
         };
         // Initialized to 0, so that an alert can see the first failure as an increase.
         DatabaseFailure::ALL.iter().for_each(|failure| drop(metrics.failures.with_label_values(&[failure.name()])));
+        drop(metrics.held.with_label_values(&[OTHER]));
         for database in ["postgres", "sqlite"] {
             drop(metrics.opened.with_label_values(&[database]));
         }
@@ -231,6 +239,16 @@ impl DatabaseMetrics {
         self.faulty.set(i64::try_from(faulty).unwrap_or(i64::MAX));
         self.altered.set(i64::try_from(altered).unwrap_or(i64::MAX));
         self.wrong.set(i64::try_from(wrong).unwrap_or(i64::MAX));
+    }
+
+    /// Publishes how many removals of a tenant are held.
+    pub(crate) fn held(&self, tenant: &str, held: u64) {
+        if held > 0 || tenant == OTHER {
+            self.held.with_label_values(&[tenant]).set(i64::try_from(held).unwrap_or(i64::MAX));
+        } else {
+            // There may be no such series.
+            let _ = self.held.remove_label_values(&[tenant]);
+        }
     }
 
     pub(crate) fn breaker_opened(&self) {

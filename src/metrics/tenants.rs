@@ -35,7 +35,7 @@ impl Default for TenantLabels {
 }
 
 /// The label of tenants without their own. A tenant with this slug is counted there too.
-const OTHER: &str = "other";
+pub(super) const OTHER: &str = "other";
 
 /// The status classes. 429 is separate, since it concerns the caller's budget rather than the request.
 const CLASSES: [&str; 5] = ["2xx", "3xx", "4xx", "429", "5xx"];

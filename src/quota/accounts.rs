@@ -9,6 +9,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
+use tokio::sync::Semaphore;
 
 use super::outcome::{Budget, BudgetOf, Full, Outcomes};
 use super::shared::{Operation, OwnWindow, WindowRequest};
@@ -43,6 +44,8 @@ pub struct Account {
     last_peek: Mutex<Option<Peek>>,
     /// Held while one request peeks; others wait and reuse its result.
     pub(super) peeking: tokio::sync::Mutex<()>,
+    /// Held by the export that this node sends.
+    pub(super) exporting: Arc<Semaphore>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +75,7 @@ impl Account {
             full: ArcSwapOption::empty(),
             last_peek: Mutex::default(),
             peeking: tokio::sync::Mutex::default(),
+            exporting: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -133,7 +137,7 @@ impl LimitedAccount<'_> {
     pub(super) fn look(&self) -> WindowRequest {
         let held = self.last_peek().map_or(0, |peek| peek.limit.saturating_sub(peek.remaining));
         let (log, limit) = (Arc::clone(&self.key), self.limit);
-        WindowRequest { log, limit, operation: Operation::Peek, token: 0, held, own: None }
+        WindowRequest { log, limit, operation: Operation::Peek, places: 1, token: 0, held, own: None }
     }
 
     /// A request to its window, and to the token's own if the token has a budget.

@@ -13,8 +13,10 @@ use super::{LimitedToken, NotAdmitted};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BudgetOf {
-    /// That of all tokens of the account.
+    /// That of all tokens of the account for the API.
     Account,
+    /// That of all tokens of the account for SCIM.
+    Scim,
     /// The token's own.
     Token,
 }

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use self::replies::{ScriptReplies, ScriptReply};
+use super::millis;
 use super::outcome::Outcomes;
 use crate::shared::{CallError, RedisConnections};
 use crate::telemetry::step;
@@ -67,6 +68,8 @@ pub(super) enum Operation {
     Spend,
     /// Takes a place, and reports which tokens used the window.
     SpendAndReport,
+    /// Takes further places for a request that has taken one, or gives that one back.
+    SpendMore,
 }
 
 /// One request to a window.
@@ -78,6 +81,8 @@ pub(super) struct WindowRequest {
     pub(super) limit: u32,
     /// What is done.
     pub(super) operation: Operation,
+    /// How many places are taken, all or none. 1, unless more are taken.
+    pub(super) places: u16,
     /// The token that a place is for.
     pub(super) token: u32,
     /// How many requests the window held at this node's last peek. More than the limit after the limit was lowered.
@@ -125,6 +130,7 @@ impl WindowRequest {
             Operation::Peek => b'l',
             Operation::Spend => b's',
             Operation::SpendAndReport => b'r',
+            Operation::SpendMore => b'm',
         };
         let own = self.own.as_ref().map(|own| Asked::new(&own.log, own.limit, b'o', own.held));
         own.into_iter().chain([Asked::new(&self.log, self.limit, letter, self.held)])
@@ -183,6 +189,11 @@ impl SharedWindows {
     /// Windows of `span`.
     pub(super) fn new(connections: Arc<RedisConnections>, span: Duration) -> Self {
         Self(Arc::new(Inner { connections, span, queue: Mutex::default() }))
+    }
+
+    /// The connections.
+    pub(super) fn connections(&self) -> &Arc<RedisConnections> {
+        &self.0.connections
     }
 
     /// Makes a request to a window.
@@ -259,18 +270,18 @@ impl Inner {
         requests: &(impl ExactSizeIterator<Item = &'q WindowRequest> + Clone),
     ) -> Cmd {
         let mut command = redis::cmd(name);
-        let windows =
-            || requests.clone().flat_map(|request| request.windows().map(move |asked| (asked, request.token)));
+        let windows = || requests.clone().flat_map(|request| request.windows().map(move |asked| (asked, request)));
         command.arg(script).arg(windows().map(|(asked, _)| 1 + usize::from(asked.is_long)).sum::<usize>());
         for (asked, _) in windows() {
             command.arg(asked.log).arg(asked.tally());
         }
         command.arg(millis(self.span)).arg(2 * millis(self.span + EXPIRY_MARGIN));
-        let mut packed = Vec::with_capacity(9 * requests.len());
-        for (asked, token) in windows() {
+        let mut packed = Vec::with_capacity(11 * requests.len());
+        for (asked, request) in windows() {
             packed.extend_from_slice(&asked.limit.to_be_bytes());
             packed.push(asked.letter);
-            packed.extend_from_slice(&token.to_be_bytes());
+            packed.extend_from_slice(&request.token.to_be_bytes());
+            packed.extend_from_slice(&request.places.to_be_bytes());
         }
         command.arg(packed);
         command
@@ -318,16 +329,12 @@ impl Drop for Batcher {
     }
 }
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn request(limit: u32, held: u32) -> WindowRequest {
-        WindowRequest { log: "log".into(), limit, operation: Operation::Spend, token: 7, held, own: None }
+        WindowRequest { log: "log".into(), limit, operation: Operation::Spend, places: 1, token: 7, held, own: None }
     }
 
     #[test]

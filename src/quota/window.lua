@@ -15,9 +15,10 @@
 -- ARGV[1]  window in ms
 -- ARGV[2]  expiry in ms of a log that is written whole. After each request a log is kept for at least half of it, which is
 --          more than the window
--- ARGV[3]  9 bytes per window. Limit: 4 bytes, big-endian. Operation: "l" looks, "s" spends, "r" spends and reports the
---          usage, "o" spends if the next window, which is the account's, can spend too; in upper case if the log is long.
---          Token: 4 bytes, as in the log
+-- ARGV[3]  11 bytes per window. Limit: 4 bytes, big-endian. Operation: "l" looks, "s" spends, "r" spends and reports the
+--          usage, "m" spends more for a request that has spent one, "o" spends if the next window, which is the account's, can
+--          spend too; in upper case if the log is long. Token: 4 bytes, as in the log. How many places are taken: 2 bytes, 1 but
+--          for "m" and its "o". If there are fewer, none is taken, and "m" gives back the place that the request has
 -- Returns  texts. The first has 12 bytes per window, three big-endian numbers: what remains; the ms to wait until a
 --          request can be admitted, or 0; and what is reported: -1 nothing, -2 a tally, else a log, of which this many bytes
 --          have left the window. A look, "r" and a refusal report; so does an account's window that was only looked at,
@@ -58,7 +59,7 @@ local function age(log, place)
 end
 
 -- A short log. Calls of functions would cost more than what they do, so little is shared with the long one.
-local function decide(key, limit, operation, token)
+local function decide(key, limit, operation, token, places)
   local log = redis.pcall('GET', key) or ''
   if type(log) == 'table' then return answer(-1, 0, log.err, 0) end
   -- A log has whole entries only.
@@ -70,18 +71,20 @@ local function decide(key, limit, operation, token)
     left = left + 8
   end
   local newest = length > 0 and (now - unpack('>I4', log, length - 7)) % 4294967296 or 0
-  local used = (length - left) / 8
-  if used >= limit then
-    local passed = (now - unpack('>I4', log, length - limit * 8 + 1)) % 4294967296
+  local used, most = (length - left) / 8, limit - places
+  if used > most then
+    local passed = (now - unpack('>I4', log, length - most * 8 - 7)) % 4294967296
     if passed > window then
       log = string.gsub(string.sub(log, left + 1), '....(....)', function(token) return stamp .. token end)
       call('SET', key, log, 'PX', expiry)
       left, passed = 0, 0
     end
-    return answer(0, window - passed + 1, log, left)
+    return answer(math.max(limit - used, 0), window - passed + 1, log, left)
   end
   if operation == 'l' then return answer(limit - used, 0, log, left) end
   if operation == 'o' then return answer(limit - used, 0) end
+  local entry = stamp .. token
+  if places > 1 then entry = string.rep(entry, places) end
   if length == 0 or left * 16 > length or left > 128 or newest >= future then
     local counted = string.sub(log, left + 1)
     if newest >= future then
@@ -89,13 +92,13 @@ local function decide(key, limit, operation, token)
         return (now - unpack('>I4', at)) % 4294967296 >= future and stamp .. token
       end)
     end
-    call('SET', key, counted .. stamp .. token, 'PX', expiry)
+    call('SET', key, counted .. entry, 'PX', expiry)
   else
-    call('APPEND', key, stamp .. token)
+    call('APPEND', key, entry)
     local is_first = math.floor((now - newest) % 4294967296 / part) ~= this_part
     if is_first and call('PTTL', key) < kept + part then call('PEXPIRE', key, expiry) end
   end
-  return answer(limit - used - 1, 0, operation == 'r' and log, left)
+  return answer(most - used, 0, operation == 'r' and log, left)
 end
 
 -- A part of a log, from one byte up to another.
@@ -146,9 +149,9 @@ end
 --
 -- Gateways to which a log is short, as after a start, only write the log. If they have cut off its head, its first entry
 -- is another one, and all is counted again.
-local function decide_long(key, tally, limit, operation, token)
+local function decide_long(key, tally, limit, operation, token, places)
   local stored
-  local reports_nothing = operation == 'S' or operation == 'O'
+  local reports_nothing = operation == 'S' or operation == 'O' or operation == 'M'
   if reports_nothing then stored = redis.pcall('GETRANGE', tally, '0', '15') else stored = redis.pcall('GET', tally) or '' end
   local first = redis.pcall('GETRANGE', key, '0', '7')
   if type(first) == 'table' then return answer(-1, 0, first.err, 0) end
@@ -169,7 +172,7 @@ local function decide_long(key, tally, limit, operation, token)
   local left, passed = 0, false
   if is_log and is_ordered then
     left = find_left(key, from, length)
-    local last = length - limit * 8
+    local last = length - (limit - places) * 8 - 8
     if last >= left then
       passed = age(read(key, last, last + 8), 1)
       is_ordered = passed <= window
@@ -177,7 +180,7 @@ local function decide_long(key, tally, limit, operation, token)
   end
   if not is_log or not is_ordered then
     -- What is written then starts with another entry, or has the same tokens in the same places.
-    return decide(key, limit, string.lower(operation), token)
+    return decide(key, limit, string.lower(operation), token, places)
   end
   local used = (length - left) / 8
 
@@ -209,39 +212,60 @@ local function decide_long(key, tally, limit, operation, token)
     for token, change in pairs(count_changes({})) do changes[#changes + 1] = pack('>c4i4', token, change) end
     report = table.concat(changes)
   end
-  if passed then return answer(0, window - passed + 1, report, -2) end
+  if passed then return answer(math.max(limit - used, 0), window - passed + 1, report, -2) end
   if operation == 'L' then return answer(limit - used, 0, report, -2) end
   if operation == 'O' then return answer(limit - used, 0) end
 
+  local entry = string.rep(stamp .. token, places)
   if left == length or left > 256 and left * 16 > length then
     local counted = read(key, left, length)
-    call('SET', key, counted .. stamp .. token, 'PX', expiry)
-    write_tally(tally, 0, #counted, string.sub(counted .. stamp .. token, 1, 8), count({}, counted, 1))
+    call('SET', key, counted .. entry, 'PX', expiry)
+    write_tally(tally, 0, #counted, string.sub(counted .. entry, 1, 8), count({}, counted, 1))
   else
-    call('APPEND', key, stamp .. token)
+    call('APPEND', key, entry)
     local is_first = math.floor((now - newest) % 4294967296 / part) ~= this_part
     if is_first and call('PTTL', key) < kept + part then call('PEXPIRE', key, expiry) end
   end
-  return answer(limit - used - 1, 0, operation == 'R' and report .. token .. '\0\0\0\1', -2)
+  return answer(limit - used - places, 0, operation == 'R' and report .. token .. '\0\0\0\1', -2)
+end
+
+-- Gives back a place of a token: the oldest, so that no span counts fewer requests than were admitted in it. What the tally
+-- covers has changed then, so it is written again.
+local function give_back(key, tally, token)
+  local log = redis.pcall('GET', key) or ''
+  if type(log) == 'table' or #log % 8 ~= 0 then return end
+  for at = 1, #log, 8 do
+    local passed = age(log, at)
+    if string.sub(log, at + 4, at + 7) == token and (passed <= window or passed >= future) then
+      call('SET', key, string.sub(log, 1, at - 1) .. string.sub(log, at + 8), 'PX', expiry)
+      if tally then call('SET', tally, '', 'PX', expiry) end
+      return
+    end
+  end
 end
 
 -- `own` is the token's own window while that of its account is decided.
 local at, own = 1, nil
-for place = 1, #ARGV[3], 9 do
-  local limit, operation, token = unpack('>I4c1c4', ARGV[3], place)
+for place = 1, #ARGV[3], 11 do
+  local limit, operation, token, places = unpack('>I4c1c4I2', ARGV[3], place)
   local is_long = operation < 'a'
-  if own and not own.admits then operation = is_long and 'L' or 'l' end
+  local is_more = operation == 'm' or operation == 'M'
+  if own and not own.admits then operation, places = is_long and 'L' or 'l', 1 end
   if is_long then
-    decide_long(KEYS[at], KEYS[at + 1], limit, operation, token)
+    decide_long(KEYS[at], KEYS[at + 1], limit, operation, token, places)
   else
-    decide(KEYS[at], limit, operation, token)
+    decide(KEYS[at], limit, operation, token, places)
+  end
+  if is_more and not (admits and (not own or own.admits)) then
+    give_back(KEYS[at], is_long and KEYS[at + 1], token)
+    if own then give_back(KEYS[own.at], own.is_long and KEYS[own.at + 1], token) end
   end
   if own then
     if own.admits and admits then
       if own.is_long then
-        decide_long(KEYS[own.at], KEYS[own.at + 1], own.limit, 'S', token)
+        decide_long(KEYS[own.at], KEYS[own.at + 1], own.limit, 'S', token, places)
       else
-        decide(KEYS[own.at], own.limit, 's', token)
+        decide(KEYS[own.at], own.limit, 's', token, places)
       end
       -- What was answered before it spent.
       local spent = table.remove(heads)

@@ -52,6 +52,19 @@ impl Window {
         }
     }
 
+    /// The time until this number of requests can be admitted together; `None` if they can be now.
+    pub(super) fn wait_for(&mut self, now: u64, span: u64, limit: u32, places: u32) -> Option<u64> {
+        // The same as waiting for one place in a window that is smaller by the other places.
+        self.wait(now, span, (limit + 1).saturating_sub(places).max(1))
+    }
+
+    /// Takes back the oldest request of a token, so that no span counts fewer than were admitted in it.
+    pub(super) fn take_back(&mut self, token: u32) {
+        let Some(at) = self.admitted.iter().position(|admission| admission.token == token) else { return };
+        self.admitted.remove(at);
+        self.uncount(token);
+    }
+
     /// Which tokens used the window.
     pub(super) fn usage(&mut self, now: u64, span: u64) -> Usage {
         self.forget(now, span);
@@ -92,6 +105,10 @@ impl Window {
 
     fn pop(&mut self) {
         let Some(Admission { token, .. }) = self.admitted.pop_front() else { return };
+        self.uncount(token);
+    }
+
+    fn uncount(&mut self, token: u32) {
         let place = self.place_of(token).expect("what is admitted is counted");
         self.by_token[place].requests -= 1;
         if self.by_token[place].requests == 0 {
@@ -154,6 +171,22 @@ mod tests {
         assert_eq!(window.admitted.len(), 4);
         assert_eq!(window.usage(99, 1000), Usage::of([0, 0, 1, 1]));
         assert_eq!(window.admit(99, 1000, 4, 1), Err(96 + 1000 + 1 - 99));
+    }
+
+    #[test]
+    fn several_places_are_waited_for_together_and_one_is_given_back() {
+        let mut window = Window::default();
+        for now in [0, 10, 20, 30] {
+            window.note(now, 100, 6, u32::from(now >= 20));
+        }
+        assert_eq!(window.wait_for(40, 100, 6, 2), None);
+        assert_eq!(window.wait_for(40, 100, 6, 3), Some(100 + 1 - 40), "until the first one has left");
+        assert_eq!(window.wait_for(40, 100, 6, 6), Some(30 + 100 + 1 - 40), "until all have");
+        window.take_back(1);
+        assert_eq!(window.usage(40, 100), Usage::of([0, 0, 1]));
+        assert_eq!(window.wait_for(40, 100, 6, 3), None);
+        window.take_back(7);
+        assert_eq!(window.remaining(40, 100, 6), 3);
     }
 
     #[test]

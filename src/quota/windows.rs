@@ -69,6 +69,43 @@ impl Windows {
         Outcomes { account: outcome(account, decision, now, span, report), token: Some(token) }
     }
 
+    /// Takes further places in both windows for a request that has one, or gives that one back.
+    pub(super) fn spend_more(
+        &mut self,
+        (now, span): (u64, u64),
+        limit: u32,
+        token: LimitedToken,
+        places: u16,
+    ) -> Outcomes {
+        let Self { account, tokens } = self;
+        let (entry, wanted) = (LogEntry::short(token.id), u32::from(places));
+        let mut own = own_window(tokens, now, span, token);
+        let own_wait = own.as_mut().and_then(|(limit, own)| own.window.wait_for(now, span, *limit, wanted));
+        let wait = account.wait_for(now, span, limit, wanted);
+        let is_admitted = wait.is_none() && own_wait.is_none();
+        let spend = |window: &mut Window, limit: u32, wait: Option<u64>| {
+            let usage = if wait.is_some() { window.usage(now, span) } else { Usage::default() };
+            if is_admitted {
+                (0..places).for_each(|_| window.note(now, span, limit, entry));
+            } else {
+                window.take_back(entry);
+            }
+            let remaining = window.remaining(now, span, limit);
+            Outcome { remaining, wait: wait.map(Duration::from_micros), usage }
+        };
+        let token = own.map(|(limit, own)| spend(&mut own.window, limit, own_wait));
+        Outcomes { account: spend(account, limit, wait), token }
+    }
+
+    /// Takes back a request of a token.
+    pub(super) fn take_back(&mut self, token: LimitedToken) {
+        let entry = LogEntry::short(token.id);
+        self.account.take_back(entry);
+        if let Some(own) = self.tokens.get_mut(&token.id) {
+            own.window.take_back(entry);
+        }
+    }
+
     /// Records a request that was admitted elsewhere.
     pub(super) fn note(&mut self, now: u64, span: u64, limit: u32, token: LimitedToken) {
         let entry = LogEntry::short(token.id);

@@ -54,6 +54,11 @@ impl RequestLogSwitch {
         self.0.store(is_on, Ordering::Relaxed);
     }
 
+    /// Whether it is on.
+    pub(super) fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Notes a request of an account's API, or of its directory.
     pub(super) fn note(
         &self,
@@ -65,7 +70,7 @@ impl RequestLogSwitch {
     ) {
         let Some(tenant) = context.tenant.as_ref().filter(|_| context.area.is_none()) else { return };
         let interface = interface_of(head.uri.path());
-        let Some(path) = path_below(interface, head.uri.path()).filter(|_| self.0.load(Ordering::Relaxed)) else {
+        let Some(path) = path_below(interface, head.uri.path()).filter(|_| self.is_on()) else {
             return;
         };
         let reason = match ended.refusal {

@@ -95,7 +95,3 @@ pub(super) async fn refuse_me(_: &Admitted, _: &Call<'_>) -> Result<Reply, ScimE
 pub(super) async fn refuse_bulk(_: &Admitted, _: &Call<'_>) -> Result<Reply, ScimError> {
     Err(ScimError::NotImplemented("Bulk operations are not supported."))
 }
-
-pub(super) async fn refuse_search(_: &Admitted, _: &Call<'_>) -> Result<Reply, ScimError> {
-    Err(ScimError::NotImplemented("Search below /Users/.search or /Groups/.search."))
-}

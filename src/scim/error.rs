@@ -4,6 +4,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::error::Refusal;
+use crate::quota::BudgetOf;
 use crate::reply::{ContentType, Reply};
 use crate::store::{DirectoryError, GroupManager, StoreError};
 
@@ -38,6 +39,7 @@ pub(super) struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FaultKind {
     Filter,
+    Mutability,
     Path,
     Syntax,
     Target,
@@ -62,6 +64,7 @@ impl FaultKind {
     fn as_str(self) -> &'static str {
         match self {
             Self::Filter => "invalidFilter",
+            Self::Mutability => "mutability",
             Self::Path => "invalidPath",
             Self::Syntax => "invalidSyntax",
             Self::Target => "noTarget",
@@ -141,10 +144,33 @@ pub fn reply_of_refusal(refusal: &Refusal) -> Reply {
     let plain = refusal.reply();
     let message = serde_json::from_slice::<Value>(&plain.body).unwrap_or_default();
     let detail = message["message"].as_str().unwrap_or_default();
-    Reply { headers: plain.headers, ..reply(plain.status, None, detail) }
+    let shown = match refusal {
+        Refusal::QuotaExhausted { of, .. } => {
+            let spent = match of {
+                BudgetOf::Account | BudgetOf::Scim => {
+                    "The account's budget for SCIM (scim_requests_per_minute) is spent."
+                }
+                BudgetOf::Token => "The token's own budget (requests_per_minute) is spent.",
+            };
+            let mut error = error(plain.status, None, &format!("{detail} {spent}"));
+            error.insert("limit".to_owned(), json!(of));
+            error
+        }
+        _ => error(plain.status, None, detail),
+    };
+    Reply { headers: plain.headers, ..reply_with(plain.status, &shown) }
 }
 
 fn reply(status: StatusCode, kind: Option<&str>, detail: &str) -> Reply {
+    reply_with(status, &error(status, kind, detail))
+}
+
+fn reply_with(status: StatusCode, error: &Map<String, Value>) -> Reply {
+    let body = serde_json::to_vec(error).expect("texts are JSON");
+    Reply::of_type(status, ContentType::Scim, body.into())
+}
+
+fn error(status: StatusCode, kind: Option<&str>, detail: &str) -> Map<String, Value> {
     let mut error = Map::new();
     error.insert("schemas".to_owned(), json!([SCHEMA]));
     error.insert("status".to_owned(), json!(status.as_str()));
@@ -152,6 +178,5 @@ fn reply(status: StatusCode, kind: Option<&str>, detail: &str) -> Reply {
         error.insert("scimType".to_owned(), json!(kind));
     }
     error.insert("detail".to_owned(), json!(detail));
-    let body = serde_json::to_vec(&error).expect("texts are JSON");
-    Reply::of_type(status, ContentType::Scim, body.into())
+    error
 }

@@ -24,6 +24,7 @@ impl Version {
         Self::of(&(user.id, &values.user_name, &values.email, names, &values.external_id, values.active))
     }
 
+    /// Of a group whose members are not counted, it is a version that no client has.
     pub(super) fn of_group(group: &DirectoryGroup) -> Self {
         Self::of(&(group.id, &group.name, &group.external_id, group.members))
     }

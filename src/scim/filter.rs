@@ -257,7 +257,7 @@ impl Test {
     /// A filter on a text; a text is never null.
     pub(super) fn on_text<T>(self, of: impl FnOnce(Comparison, String) -> T) -> Result<Filter<T>, Fault> {
         match self.value {
-            Literal::Null => Ok(Filter::Any(Vec::new())),
+            Literal::Null => Ok(Filter::none()),
             Literal::Truth(truth) => Ok(Filter::Test(of(self.comparison, truth.to_string()))),
             Literal::Text(text) => Ok(Filter::Test(of(self.comparison, text))),
         }
@@ -278,6 +278,19 @@ impl Test {
                 format!("The attribute {} can only be compared with true and false, by eq.", self.attribute),
             )),
         }
+    }
+
+    /// A filter on a text that all resources of a type have, in lower case.
+    pub(super) fn on_constant<T>(self, constant: &str) -> Result<Filter<T>, Fault> {
+        let is_met = |comparison, text: String| {
+            let text = text.to_ascii_lowercase();
+            match comparison {
+                Comparison::Equal => constant == text,
+                Comparison::Begins => constant.starts_with(&text),
+                Comparison::Contains => constant.contains(&text),
+            }
+        };
+        self.on_text(is_met).map(|filter| if filter == Filter::Test(true) { Filter::all() } else { Filter::none() })
     }
 
     /// The fault that a filter names an attribute that is not stored.

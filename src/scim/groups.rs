@@ -12,7 +12,7 @@ use super::filter::Test;
 use super::groups_patch::{GroupPatch, GroupResource, Skipped};
 use super::list::{self, ListRequest};
 use super::projection::Projection;
-use super::{Call, by, parse_id, shown_id, users};
+use super::{Call, parse_id, provisioner, shown_id, users};
 use crate::gate::Admitted;
 use crate::reply::{ContentType, Reply};
 use crate::store::{Comparison, DirectoryGroup, Filter, GroupMember, GroupOrder, GroupTest, SkippedMembers, Store};
@@ -45,7 +45,7 @@ async fn find_all(admitted: &Admitted, call: &Call<'_>, request: ListRequest) ->
     let store = call.store(admitted).await?;
     let (groups, total) = store.list_directory_groups(&listing).await?;
     let projection = &request.projection;
-    let members = if projection.shows("members") { members_of(&store, &groups).await? } else { HashMap::new() };
+    let members = members_of(&store, groups.iter(), projection).await?;
     let resources: Vec<_> = groups
         .iter()
         .map(|group| json_of(call, group, members.get(&group.id).map(Vec::as_slice), projection))
@@ -53,16 +53,23 @@ async fn find_all(admitted: &Admitted, call: &Call<'_>, request: ListRequest) ->
     Ok(request.reply(&resources, total))
 }
 
-/// The members of the groups of a list that fit into it.
-async fn members_of(store: &Store, groups: &[DirectoryGroup]) -> Result<HashMap<i64, Vec<GroupMember>>, ScimError> {
+/// The members of the groups of a list that fit into it, if they are shown.
+pub(super) async fn members_of(
+    store: &Store,
+    groups: impl Iterator<Item = &DirectoryGroup>,
+    projection: &Projection,
+) -> Result<HashMap<i64, Vec<GroupMember>>, ScimError> {
+    if !projection.shows("members") {
+        return Ok(HashMap::new());
+    }
     let mut room = MAX_LISTED_MEMBERS;
     let mut fits = |group: &&DirectoryGroup| {
-        let [count, ..] = group.members;
+        let [count, ..] = group.members.unwrap_or_default();
         let fits = !group.built_in && count <= room;
         room -= if fits { count } else { 0 };
         fits
     };
-    let ids: Vec<i64> = groups.iter().filter(|group| fits(group)).map(|group| group.id).collect();
+    let ids: Vec<i64> = groups.filter(|group| fits(group)).map(|group| group.id).collect();
     let mut found: HashMap<i64, Vec<GroupMember>> = ids.iter().map(|id| (*id, Vec::new())).collect();
     for member in store.list_directory_members(&ids).await? {
         found.entry(member.group).or_default().push(member);
@@ -100,7 +107,8 @@ pub(super) async fn create(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
     let GroupResource { name, external_id, members, skipped } = read_body(call, GroupResource::read)?;
     let store = call.store(admitted).await?;
     let members = members.unwrap_or_default();
-    let (group, unknown) = store.create_directory_group(&name, external_id.as_deref(), &members, &by(admitted)).await?;
+    let by = provisioner(admitted).by;
+    let (group, unknown) = store.create_directory_group(&name, external_id.as_deref(), &members, &by).await?;
     let (group, members) = find(&store, group.id, &list::projection(call)).await?;
     let reply = reply(call, StatusCode::CREATED, &group, members.as_deref());
     Ok(with_skipped(reply, skipped, &unknown))
@@ -135,10 +143,12 @@ async fn write(
 ) -> Result<Reply, ScimError> {
     let store = call.store(admitted).await?;
     let check = |group: &DirectoryGroup| Version::of_group(group).check(call.headers);
-    let (group, unknown) = store.change_directory_group(id, &check, &patch.steps, &by(admitted)).await?;
+    let (group, unknown) = store.change_directory_group(id, &check, &patch.steps, &provisioner(admitted)).await?;
     let projection = list::projection(call);
     let reply = if shown == Shown::IfAttributesAreNamed && projection == Projection::Whole {
-        super::no_content().with_header(ETAG, Version::of_group(&group).header())
+        let reply = super::no_content();
+        // The version is known if the request named one. To count all members for it would take longer than to add one.
+        if group.members.is_some() { reply.with_header(ETAG, Version::of_group(&group).header()) } else { reply }
     } else {
         let (group, members) = find(&store, id, &projection).await?;
         reply(call, StatusCode::OK, &group, members.as_deref())
@@ -149,7 +159,7 @@ async fn write(
 pub(super) async fn delete(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, ScimError> {
     let id = parse_id(ID, call.id()).ok_or(ScimError::NotFound)?;
     let check = |group: &DirectoryGroup| Version::of_group(group).check(call.headers);
-    call.store(admitted).await?.delete_directory_group(id, &check, &by(admitted)).await?;
+    call.store(admitted).await?.delete_directory_group(id, &check, &provisioner(admitted).by).await?;
     Ok(super::no_content())
 }
 
@@ -168,36 +178,36 @@ fn read_body<T>(call: &Call<'_>, read: fn(&[u8]) -> Result<T, Fault>) -> Result<
     }
 }
 
-fn order(attribute: &str) -> Option<GroupOrder> {
+/// What an attribute by which lists are sorted means for a group.
+pub(super) fn order(attribute: &str) -> Option<GroupOrder> {
     match attribute {
-        "id" => Some(GroupOrder::Id),
         "displayname" => Some(GroupOrder::DisplayName),
         "externalid" => Some(GroupOrder::ExternalId),
         _ => None,
     }
 }
 
-/// What a comparison means for a group.
-fn resolve(test: Test) -> Result<Filter<GroupTest>, Fault> {
+/// What a comparison means for a group; `None` if groups do not have the attribute.
+pub(super) fn resolve(test: Test) -> Result<Option<Filter<GroupTest>>, Fault> {
     let by_id = |test: Test, prefix, of: fn(i64) -> GroupTest| {
         if test.comparison != Comparison::Equal {
             let detail = format!("The attribute {} can only be compared by eq.", test.attribute);
             return Err(Fault::new(FaultKind::Filter, detail));
         }
         test.on_text(|_, text| text).map(|filter| match filter {
-            Filter::Test(text) => {
-                parse_id(prefix, &text).map_or_else(|| Filter::Any(Vec::new()), |id| Filter::Test(of(id)))
-            }
-            _ => Filter::Any(Vec::new()),
+            Filter::Test(text) => parse_id(prefix, &text).map_or_else(Filter::none, |id| Filter::Test(of(id))),
+            _ => Filter::none(),
         })
     };
-    match test.attribute.as_str() {
+    let filter = match test.attribute.as_str() {
+        "meta.resourcetype" => test.on_constant("group"),
         "id" => by_id(test, ID, GroupTest::Id),
         "members" | "members.value" => by_id(test, users::ID, GroupTest::Member),
         "displayname" => test.on_text(GroupTest::DisplayName),
         "externalid" => test.on_text(GroupTest::ExternalId),
-        _ => Err(test.unknown()),
-    }
+        _ => return Ok(None),
+    };
+    filter.map(Some)
 }
 
 /// Names the members that were skipped in a header.
@@ -234,7 +244,8 @@ fn location(call: &Call<'_>, group: &DirectoryGroup) -> String {
     call.url(format_args!("/Groups/{}", shown_id(ID, group.id)))
 }
 
-fn json_of(
+/// A group as lists show it.
+pub(super) fn json_of(
     call: &Call<'_>,
     group: &DirectoryGroup,
     members: Option<&[GroupMember]>,
@@ -254,26 +265,34 @@ fn json_of(
     if let Some(members) = members {
         body.pop();
         body.extend(b",\"members\":");
-        write_members(&mut body, members, projection);
+        write_members(call, &mut body, members, projection);
         body.push(b'}');
     }
     body
 }
 
 /// Writes members without a value for each of them: a group may have a hundred thousand.
-fn write_members(body: &mut Vec<u8>, members: &[GroupMember], projection: &Projection) {
-    let [shows_value, shows_name] = ["value", "display"].map(|part| projection.shows_part("members", part));
-    let text = |body: &mut Vec<u8>, text: &str| serde_json::to_writer(body, text).expect("memory takes it");
+fn write_members(call: &Call<'_>, body: &mut Vec<u8>, members: &[GroupMember], projection: &Projection) {
+    let [shows_value, shows_url, shows_name] =
+        ["value", "$ref", "display"].map(|part| projection.shows_part("members", part));
+    let base = call.url(format_args!("/Users/"));
+    let part = |body: &mut Vec<u8>, name: &str, text: &str| {
+        let between = if body.ends_with(b"{") { "" } else { "," };
+        body.extend_from_slice(format!("{between}\"{name}\":").as_bytes());
+        serde_json::to_writer(body, text).expect("memory takes it");
+    };
     body.push(b'[');
     for (at, member) in members.iter().enumerate() {
         body.extend_from_slice(if at == 0 { b"{" } else { b",{" });
+        let id = shown_id(users::ID, member.user);
         if shows_value {
-            body.extend(b"\"value\":");
-            text(body, &shown_id(users::ID, member.user));
+            part(body, "value", &id);
         }
-        if shows_name {
-            body.extend_from_slice(if shows_value { b",\"display\":" } else { b"\"display\":" });
-            text(body, &member.name);
+        if shows_url {
+            part(body, "$ref", &format!("{base}{id}"));
+        }
+        if shows_name && !member.name.is_empty() {
+            part(body, "display", &member.name);
         }
         body.push(b'}');
     }

@@ -139,7 +139,9 @@ impl GroupPatch {
                 let name = name.ok_or_else(|| Fault::value("The displayName must not be empty."))?;
                 self.push(DirectoryGroupChange::Rename(name));
             }
-            ("displayname", OperationKind::Remove, _) => return Err(Fault::value("The displayName is required.")),
+            ("displayname", OperationKind::Remove, _) => {
+                return Err(Fault::new(FaultKind::Mutability, "The displayName is required and can't be removed."));
+            }
             ("externalid", OperationKind::Remove, _) => self.push(DirectoryGroupChange::Identify(None)),
             ("externalid", _, value) => self.push(DirectoryGroupChange::Identify(text_of("externalId", value)?)),
             ("members", OperationKind::Remove, None) => self.push(DirectoryGroupChange::Empty),

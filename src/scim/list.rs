@@ -4,10 +4,11 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::Call;
-use super::error::{Fault, FaultKind};
+use super::error::Fault;
 use super::filter::{self, Test, canonical};
 use super::json::{Object, whole};
 use super::projection::Projection;
+use crate::error::abbreviate;
 use crate::reply::{ContentType, Reply};
 use crate::store::filter::SortDirection;
 use crate::store::{Filter, Listing};
@@ -21,6 +22,9 @@ const DEFAULT_COUNT: u32 = 100;
 ///
 /// Larger: a response takes longer and more memory. Smaller: a directory sends more requests.
 pub(super) const MAX_COUNT: u32 = 1_000;
+
+/// The attributes that have data but no order here, in lower case.
+const UNSORTED: [&str; 3] = ["members", "meta", "schemas"];
 
 /// The schema of a list.
 const SCHEMA: &str = "urn:ietf:params:scim:api:messages:2.0:ListResponse";
@@ -104,23 +108,29 @@ impl ListRequest {
         })
     }
 
-    /// What is listed. `test` gives the meaning of a comparison, `order` that of an attribute by which lists are sorted.
+    /// What is listed. `test` gives the meaning of a comparison, `None` if there is no such attribute, and `order` that of
+    /// an attribute by which lists are sorted.
+    ///
+    /// No resource has data for an attribute that is not stored, so that all are equal and in the order of their ids (RFC
+    /// 7644, section 3.4.2.3).
     pub(super) fn listing<T, O: Default>(
         &self,
-        test: &impl Fn(Test) -> Result<Filter<T>, Fault>,
+        test: &impl Fn(Test) -> Result<Option<Filter<T>>, Fault>,
         order: impl FnOnce(&str) -> Option<O>,
     ) -> Result<Listing<T, O>, Fault> {
         let filter = match &self.filter {
-            Some(text) => filter::parse(text)?.resolve(test)?,
-            None => Filter::All(Vec::new()),
-        };
-        let order = match &self.sort_by {
-            Some(name) => order(&canonical(name.trim())).ok_or_else(|| {
-                Fault::new(
-                    FaultKind::Path,
-                    format!("Lists can't be sorted by {:?}.", name.chars().take(40).collect::<String>()),
-                )
+            Some(text) => filter::parse(text)?.resolve(&|comparison: Test| {
+                let unknown = comparison.unknown();
+                test(comparison)?.ok_or(unknown)
             })?,
+            None => Filter::all(),
+        };
+        let sort_by = self.sort_by.as_ref().map(|name| canonical(name.trim()));
+        let order = match sort_by.as_deref() {
+            Some(name) if UNSORTED.contains(&name.split('.').next().unwrap_or_default()) => {
+                return Err(Fault::value(format!("Lists can't be sorted by {}.", abbreviate(name))));
+            }
+            Some(name) => order(name).unwrap_or_default(),
             None => O::default(),
         };
         let is_descending = self.sort_order.as_ref().is_some_and(|order| order.eq_ignore_ascii_case("descending"));
@@ -171,7 +181,7 @@ mod tests {
             (Some(i64::MAX), Some(i64::MAX), (i64::MAX as u64 - 1, 1000)),
         ] {
             let request = ListRequest { start_index, count, ..ListRequest::default() };
-            let listing: Listing<(), ()> = request.listing(&|test| Err(test.unknown()), |_| None).unwrap();
+            let listing: Listing<(), ()> = request.listing(&|_| Ok(None), |_| None).unwrap();
             assert_eq!((listing.offset, listing.limit), expected, "{start_index:?} {count:?}");
         }
     }
@@ -182,7 +192,7 @@ mod tests {
             "attributes": ["userName"], "startIndex": 3, "count": 2, "sortBy": "userName", "sortOrder": "descending"}"#;
         let request = ListRequest::of_body(body).unwrap();
         assert_eq!(request.projection, Projection::Only(vec!["username".to_owned()]));
-        let listing = request.listing(&|_| Ok(Filter::Test(())), |name| (name == "username").then_some(()));
+        let listing = request.listing(&|_| Ok(Some(Filter::Test(()))), |name| (name == "username").then_some(()));
         let listing: Listing<(), ()> = listing.unwrap();
         assert_eq!((listing.offset, listing.limit, listing.direction), (2, 2, SortDirection::Descending));
         for faulty in [&br#"{"count": "2"}"#[..], br#"{"filter": 7}"#, b"[]", br#"{"startIndex": 1.5}"#] {

@@ -10,10 +10,10 @@ use super::filter::Test;
 use super::list::{self, ListRequest};
 use super::projection::Projection;
 use super::users_patch::UserPatch;
-use super::{Call, parse_id, shown_id};
+use super::{Call, parse_id, provisioner, shown_id};
 use crate::gate::Admitted;
 use crate::reply::{ContentType, Reply};
-use crate::store::{Comparison, DirectoryUser, Filter, UserOrder, UserTest};
+use crate::store::{Comparison, DirectoryUser, DirectoryUserChange, Filter, UserOrder, UserTest};
 
 /// The schema of a user.
 pub(super) const SCHEMA: &str = "urn:ietf:params:scim:schemas:core:2.0:User";
@@ -69,67 +69,58 @@ async fn write(admitted: &Admitted, call: &Call<'_>, id: i64, patch: &UserPatch)
     let store = call.store(admitted).await?;
     let change = |user: &DirectoryUser| {
         Version::of_user(user).check(call.headers)?;
-        patch.apply(&user.values)
+        Ok(DirectoryUserChange { values: patch.apply(&user.values)?, activates: patch.activates() })
     };
-    let user = store.update_directory_user(id, &change).await?;
+    let user = store.update_directory_user(id, &change, &provisioner(admitted)).await?;
     Ok(reply(call, StatusCode::OK, &user))
 }
 
 pub(super) async fn delete(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, ScimError> {
     let id = parse_id(ID, call.id()).ok_or(ScimError::NotFound)?;
     let check = |user: &DirectoryUser| Version::of_user(user).check(call.headers);
-    call.store(admitted).await?.delete_directory_user(id, &check).await?;
+    call.store(admitted).await?.delete_directory_user(id, &check, &provisioner(admitted)).await?;
     Ok(super::no_content())
 }
 
-fn order(attribute: &str) -> Option<UserOrder> {
+/// What an attribute by which lists are sorted means for a user.
+pub(super) fn order(attribute: &str) -> Option<UserOrder> {
     match attribute {
-        "id" => Some(UserOrder::Id),
-        "username" | "emails" | "emails.value" => Some(UserOrder::UserName),
+        "username" => Some(UserOrder::UserName),
+        "emails" | "emails.value" => Some(UserOrder::Email),
         "displayname" => Some(UserOrder::DisplayName),
         "externalid" => Some(UserOrder::ExternalId),
+        "name.formatted" => Some(UserOrder::FormattedName),
+        "name.givenname" => Some(UserOrder::GivenName),
+        "name.familyname" => Some(UserOrder::FamilyName),
+        "active" => Some(UserOrder::Active),
         _ => None,
     }
 }
 
-/// What a comparison means for a user, which has one address.
-fn resolve(test: Test) -> Result<Filter<UserTest>, Fault> {
-    let is_constant = |test: Test, constant: &str| {
-        test.on_text(|comparison, text| (comparison, text.to_ascii_lowercase())).map(|filter| match filter {
-            Filter::Test((Comparison::Equal, text)) if constant == text => everything(),
-            Filter::Test((Comparison::Begins, text)) if constant.starts_with(&text) => everything(),
-            Filter::Test((Comparison::Contains, text)) if constant.contains(&text) => everything(),
-            _ => nothing(),
-        })
-    };
-    match test.attribute.as_str() {
+/// What a comparison means for a user, which has one address; `None` if users do not have the attribute.
+pub(super) fn resolve(test: Test) -> Result<Option<Filter<UserTest>>, Fault> {
+    let filter = match test.attribute.as_str() {
         "id" => test.on_text(|comparison, text| (comparison, text)).and_then(|filter| match filter {
             Filter::Test((Comparison::Equal, text)) => {
-                Ok(parse_id(ID, &text).map_or_else(nothing, |id| Filter::Test(UserTest::Id(id))))
+                Ok(parse_id(ID, &text).map_or_else(Filter::none, |id| Filter::Test(UserTest::Id(id))))
             }
             Filter::Test(_) => Err(Fault::new(super::error::FaultKind::Filter, "The id can only be compared by eq.")),
-            _ => Ok(nothing()),
+            _ => Ok(Filter::none()),
         }),
+        "meta.resourcetype" => test.on_constant("user"),
         "active" => test.on_truth(|truth| Filter::Test(UserTest::Active(truth))),
         "username" => test.on_text(UserTest::UserName),
         "displayname" => test.on_text(UserTest::DisplayName),
         "externalid" => test.on_text(UserTest::ExternalId),
         "emails" | "emails.value" => test.on_text(UserTest::Email),
-        "emails.type" => is_constant(test, "work"),
-        "emails.primary" => test.on_truth(|truth| if truth { everything() } else { nothing() }),
+        "emails.type" => test.on_constant("work"),
+        "emails.primary" => test.on_truth(|truth| if truth { Filter::all() } else { Filter::none() }),
         "name.givenname" => test.on_text(UserTest::GivenName),
         "name.familyname" => test.on_text(UserTest::FamilyName),
         "name.formatted" => test.on_text(UserTest::FormattedName),
-        _ => Err(test.unknown()),
-    }
-}
-
-fn everything<T>() -> Filter<T> {
-    Filter::All(Vec::new())
-}
-
-fn nothing<T>() -> Filter<T> {
-    Filter::Any(Vec::new())
+        _ => return Ok(None),
+    };
+    filter.map(Some)
 }
 
 /// A user as a response shows it.
@@ -145,7 +136,8 @@ fn location(call: &Call<'_>, user: &DirectoryUser) -> String {
     call.url(format_args!("/Users/{}", shown_id(ID, user.id)))
 }
 
-fn json_of(call: &Call<'_>, user: &DirectoryUser, projection: &Projection) -> Vec<u8> {
+/// A user as lists show it.
+pub(super) fn json_of(call: &Call<'_>, user: &DirectoryUser, projection: &Projection) -> Vec<u8> {
     let values = &user.values;
     let mut shown = Map::new();
     shown.insert("schemas".to_owned(), json!([SCHEMA]));

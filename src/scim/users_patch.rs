@@ -71,6 +71,9 @@ impl UserPatch {
         }
         match operation.value.filter(|_| !is_removal) {
             Some(value) => self.assign(&attribute, &whole(&attribute, value)?),
+            None if is_removal && attribute == "username" => {
+                Err(Fault::new(FaultKind::Mutability, "The userName is required and can't be removed."))
+            }
             None if is_removal => self.assign(&attribute, &Value::Null),
             None => Err(Fault::value(format!("The operation on {attribute} needs a value."))),
         }
@@ -156,6 +159,11 @@ impl UserPatch {
             let parts: Vec<_> = [of(&self.given_name), of(&self.family_name)].into_iter().flatten().collect();
             (!parts.is_empty()).then(|| parts.join(" "))
         })
+    }
+
+    /// Whether it says that the user is active.
+    pub(super) fn activates(&self) -> bool {
+        self.active == Some(true)
     }
 
     /// What becomes of a user.
@@ -308,7 +316,7 @@ mod tests {
             (r#"{"op": "replace", "path": "active"}"#, "Value"),
             (r#"{"op": "replace", "path": "active", "value": "yes"}"#, "Value"),
             (r#"{"op": "replace", "path": "userName", "value": ""}"#, "Value"),
-            (r#"{"op": "remove", "path": "userName"}"#, "Value"),
+            (r#"{"op": "remove", "path": "userName"}"#, "Mutability"),
             (r#"{"op": "replace", "path": "name", "value": "x"}"#, "Value"),
             (r#"{"op": "replace", "path": "displayName", "value": {"a": 1}}"#, "Value"),
             (r#"{"op": "replace", "path": "emails[type", "value": "x"}"#, "Path"),

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use self::chain::SALT;
 pub use self::verdict::AuditVerdict;
-use super::engine::{Transaction, retry};
+use super::engine::{Database, Transaction, retry};
 use super::statement::{Row, Sql, sql};
 use super::{Store, StoreError};
 use crate::instant::Rfc3339Micros;
@@ -173,6 +173,29 @@ impl AuditRecord {
             salts: [row.get(9)?, row.get(10)?, row.get(11)?, row.get(12)?],
         })
     }
+}
+
+/// Writes the end of the log again behind the last row that is left, if `audit_state` was emptied: without it, nothing that
+/// adds a row can be done. Whether rows are missing there can no longer be found out, so the caller's own row says what was
+/// restored. Returns whether it was.
+///
+/// # Errors
+/// Those of the database, also if the role may not insert into `audit_state`.
+pub(super) async fn restore_end(database: &Database) -> Result<bool, StoreError> {
+    let mut transaction = database.begin().await?;
+    if !transaction.fetch_all(sql!("SELECT last_id FROM audit_state")).await?.is_empty() {
+        return Ok(false);
+    }
+    let last = transaction
+        .fetch_all(sql!("SELECT id, digest FROM audit_log ORDER BY id DESC LIMIT 1 {scans: it ends after one row}"))
+        .await?;
+    let (id, digest) = match last.first() {
+        Some(row) => (row.get::<i64>(0)?, row.get::<Vec<u8>>(1)?),
+        None => (0, Vec::new()),
+    };
+    transaction.execute(sql!("INSERT INTO audit_state (last_id, digest) VALUES ({id}, {digest})", id, digest)).await?;
+    transaction.commit().await?;
+    Ok(true)
 }
 
 /// Adds a row within the transaction of the change. Call it last: it locks the end of the log until the commit. The

@@ -6,7 +6,11 @@
 
 mod condition;
 mod groups;
+mod guard;
+mod held;
+mod leaving;
 mod members;
+mod search;
 mod user_writes;
 mod users;
 
@@ -16,8 +20,13 @@ use super::statement::{SortDirection, Sql, sql};
 
 pub use condition::{Comparison, Filter, GroupTest, UserTest};
 pub use groups::{DirectoryGroup, GroupManager, GroupMember, GroupOrder};
+pub(super) use guard::held_count;
+pub use guard::{HeldKind, Provisioner};
+pub(super) use held::release as release_held;
+pub use held::{HeldDecision, HeldGroup, HeldMember};
 pub use members::{DirectoryGroupChange, SkippedMembers};
-pub use user_writes::DirectoryUserValues;
+pub use search::DirectoryResource;
+pub use user_writes::{DirectoryUserChange, DirectoryUserValues};
 pub use users::{DirectoryUser, UserOrder};
 
 /// Which part of a list is read.
@@ -35,12 +44,16 @@ pub struct Listing<T, O> {
     pub limit: u32,
 }
 
-/// The order of a list by a text, by code points, and then by id.
-fn order_by(text: &'static str, id: &'static str, direction: SortDirection) -> Sql {
-    let (text, id) = (Sql::text(text), Sql::text(id));
+/// The order of a list by a text, by code points, and then by id. What has no such text is last, or first if the order is
+/// descending (RFC 7644, section 3.4.2.3).
+fn order_by(text: Option<&'static str>, id: &'static str, direction: SortDirection) -> Sql {
+    let id = Sql::text(id);
+    let Some(text) = text.map(Sql::text) else {
+        return if direction == SortDirection::Ascending { id } else { sql!("{+id} DESC", id) };
+    };
     match direction {
-        SortDirection::Ascending => sql!("{+text} {pg: COLLATE \"C\"}, {+id}", text, id),
-        SortDirection::Descending => sql!("{+text} {pg: COLLATE \"C\"} DESC, {+id} DESC", text, id),
+        SortDirection::Ascending => sql!("{+text} {pg: COLLATE \"C\"} NULLS LAST, {+id}", text, id),
+        SortDirection::Descending => sql!("{+text} {pg: COLLATE \"C\"} DESC NULLS FIRST, {+id} DESC", text, id),
     }
 }
 

@@ -97,6 +97,18 @@ impl Store {
         Ok(Page { items: row.records(2)?, total: not_negative(row.get(0)?) })
     }
 
+    /// The ids and names of all forms, by id: sub-forms and disabled ones too, but at most `most`.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn list_all_form_names(&self, most: i64) -> Result<Vec<(i64, String)>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let rows = reader
+            .fetch_all(sql!("SELECT id, name FROM forms ORDER BY id LIMIT {most} {scans: it ends after so many}", most))
+            .await?;
+        rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
+    }
+
     /// The names of forms by id, as far as there are such forms.
     ///
     /// # Errors

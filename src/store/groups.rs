@@ -18,6 +18,7 @@ use std::time::Instant;
 use serde::Deserialize;
 
 use super::derived::totals::{CountedList, MEMBERS, PageStart, STALE, not_negative, read_not_negative};
+use super::directory::{held_count, release_held};
 use super::engine::{HeldRows, PooledConnection, Transaction, retry};
 use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Row, Sql, sql, truth};
 use super::{Store, StoreError, TextList};
@@ -28,10 +29,10 @@ pub use change::{
 pub use listing::MemberReader;
 pub use manager::GivenGroup;
 pub(super) use members::read_ids;
-pub(super) use syncs::{ChangedGroup, keep_sync};
-pub use syncs::{GroupSync, SyncMembers};
+pub(super) use syncs::{ChangedGroup, SyncKind, add_sync, keep_run};
+pub use syncs::{GroupSync, Provisioned, SyncMembers};
 pub use undo::Undone;
-pub(super) use write::{advance_user_sequence, begin, next_id};
+pub(super) use write::{advance_user_sequence, begin, is_built_in_name, next_id};
 
 /// A group as lists show it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -58,6 +59,12 @@ pub struct GroupSummary {
 pub struct Group {
     /// What lists show.
     pub summary: GroupSummary,
+    /// Whether it is the built-in group.
+    pub built_in: bool,
+    /// How many members a directory removed without that being applied: [`crate::store::HeldMember`].
+    pub held: u64,
+    /// Whether an administrator decided against the directory, which has not written all members since.
+    pub diverged: bool,
     /// The members, in ascending order of their folded addresses.
     pub members: Members,
     /// Reads the members behind these, if there may be more.
@@ -189,6 +196,28 @@ impl GroupFilter {
 /// An expression: whether a group `g` belongs to SCIM.
 pub(super) const IS_OF_SCIM: &str = "EXISTS (SELECT 1 FROM directory_groups d WHERE d.group_id = g.id)";
 
+/// An expression: whether a group `g` has diverged from its directory.
+const IS_DIVERGED: &str = "EXISTS (SELECT 1 FROM directory_groups d WHERE d.group_id = g.id AND d.diverged)";
+
+impl Group {
+    /// A group without its members.
+    pub(super) async fn find_without_members(
+        connection: &mut PooledConnection,
+        id: i64,
+    ) -> Result<Option<Self>, sqlx::Error> {
+        let Some((summary, built_in)) = GroupSummary::find(connection, id).await? else { return Ok(None) };
+        let sql = sql!(
+            "SELECT {+held_count}, {+is_diverged} FROM groups g WHERE g.id = {id}",
+            held_count = held_count(),
+            is_diverged = Sql::text(IS_DIVERGED),
+            id,
+        );
+        let row = connection.fetch_one(sql).await?;
+        let (held, diverged) = (not_negative(row.get(0)?), row.get(1)?);
+        Ok(Some(Self { summary, built_in, held, diverged, members: Members::default(), rest: None }))
+    }
+}
+
 /// Removes all members of a group, and the group too unless it is used. Returns the members that it had.
 pub(super) async fn delete_or_empty(
     transaction: &mut Transaction,
@@ -199,6 +228,7 @@ pub(super) async fn delete_or_empty(
     let members = sql!("DELETE FROM group_members WHERE group_id = {id} RETURNING user_id", id);
     read_ids(transaction, members, &mut detached).await?;
     transaction.execute(sql!("DELETE FROM inactive_members WHERE group_id = {id}", id)).await?;
+    release_held(transaction, id).await?;
     if !is_used {
         transaction.execute(sql!("DELETE FROM groups WHERE id = {id}", id)).await?;
     }
@@ -206,7 +236,7 @@ pub(super) async fn delete_or_empty(
 }
 
 /// How many members a group `g` has.
-fn member_count() -> Sql {
+pub(super) fn member_count() -> Sql {
     sql!(
         "CASE WHEN g.built_in THEN {+user_count} ELSE {+members} END",
         user_count = CountedList::Users.total(),
@@ -258,14 +288,15 @@ impl Store {
         let mut reader = self.database.reader().await?;
         // A generic plan from a time with few users would read all of them for each member.
         let sql = sql!(
-            "SELECT name, detail, folded, user_id, managed, built_in, members, is_of_scim
+            "SELECT name, detail, folded, user_id, managed, built_in, members, is_of_scim, held, is_diverged
              FROM (SELECT g.name, g.external_id AS detail, g.managed, g.built_in, {+member_count} AS members,
-                     {+is_of_scim} AS is_of_scim, NULL AS folded, 0 AS user_id
+                     {+is_of_scim} AS is_of_scim, {+held_count} AS held, {+is_diverged} AS is_diverged,
+                     NULL AS folded, 0 AS user_id
                    FROM groups g WHERE g.id = {id}
-                   UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, NULL, u.email_folded, u.id
+                   UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, NULL, NULL, NULL, u.email_folded, u.id
                    FROM groups g JOIN group_members m ON m.group_id = g.id JOIN users u ON u.id = m.user_id
                    WHERE NOT g.built_in AND g.id = {id} AND {+members} <= {at_once}
-                   UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, NULL, u.email_folded, u.id
+                   UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, NULL, NULL, NULL, u.email_folded, u.id
                    FROM users u
                    WHERE u.active AND CASE WHEN (SELECT g.built_in FROM groups g WHERE g.id = {id}) THEN {+user_count} <= {at_once}
                      ELSE false END) AS shown
@@ -273,6 +304,8 @@ impl Store {
              {scans: all users, if they are few, are the members of the built-in group}",
             member_count = member_count(),
             is_of_scim = Sql::text(IS_OF_SCIM),
+            held_count = held_count(),
+            is_diverged = Sql::text(IS_DIVERGED),
             id,
             members = Sql::text(MEMBERS),
             user_count = CountedList::Users.total(),
@@ -283,7 +316,8 @@ impl Store {
         let mut each = |row: Row| {
             // The row of the group comes first, because it has no address. Without a group there are no members.
             if found.is_none() {
-                found = Some((GroupSummary::read(id, &row)?, row.get::<bool>(5)?));
+                let standing = (not_negative(row.get(8)?), row.get::<bool>(9)?);
+                found = Some((GroupSummary::read(id, &row)?, row.get::<bool>(5)?, standing));
             } else if members.bytes() < MAX_BYTES_AT_ONCE {
                 members.add(&row, &held)?;
                 last = Some((row.get::<Option<String>>(2)?, row.get::<i64>(3)?));
@@ -292,8 +326,8 @@ impl Store {
         };
         reader.fetch_each(sql, &mut each).await?;
         drop(reader);
-        let Some((summary, built_in)) = found else { return Ok(None) };
-        let mut group = Group { summary, members, rest: None };
+        let Some((summary, built_in, (held, diverged))) = found else { return Ok(None) };
+        let mut group = Group { summary, built_in, held, diverged, members, rest: None };
         if (group.members.len() as u64) < group.summary.members {
             let mut rest = MemberReader::begin(self, id, built_in, group.summary.members).await?;
             match last {
@@ -311,16 +345,16 @@ impl Store {
     /// Those of [`Self::find_group`].
     pub async fn find_group_page(&self, id: i64, page: PageRequest) -> Result<Option<Group>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let Some((summary, built_in)) = GroupSummary::find(&mut reader, id).await? else { return Ok(None) };
+        let Some(mut group) = Group::find_without_members(&mut reader, id).await? else { return Ok(None) };
         drop(reader);
-        let offset = page.offset().unsigned_abs();
-        if offset >= summary.members {
-            return Ok(Some(Group { summary, members: Members::default(), rest: None }));
+        let (offset, members) = (page.offset().unsigned_abs(), group.summary.members);
+        if offset < members {
+            let mut rest = MemberReader::begin(self, id, group.built_in, members).await?;
+            rest.seek(offset, members, u64::from(page.size)).await?;
+            group.members = rest.next().await?.unwrap_or_default();
+            group.rest = Some(rest);
         }
-        let mut rest = MemberReader::begin(self, id, built_in, summary.members).await?;
-        rest.seek(offset, summary.members, u64::from(page.size)).await?;
-        let members = rest.next().await?.unwrap_or_default();
-        Ok(Some(Group { summary, members, rest: Some(rest) }))
+        Ok(Some(group))
     }
 
     /// Removes all members of a group, and deletes it unless a flow step uses it, in one transaction.

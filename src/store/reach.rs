@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::engine::PooledConnection;
 use super::statement::{Sql, sql};
-use super::{LimitFault, ListFault, Store, StoreError};
+use super::{LimitFault, ListFault, ShownElements, Store, StoreError};
 
 /// How many forms a token can be limited to.
 ///
@@ -40,23 +40,33 @@ pub(super) struct Caller {
     pub(super) token: Option<i64>,
     /// What it reaches.
     pub(super) reach: FormReach,
+    /// Whose answers it reads.
+    pub(super) elements: ShownElements,
+}
+
+impl Caller {
+    /// A reader of some forms.
+    pub(super) fn within(reach: &FormReach) -> Self {
+        Self { reach: reach.clone(), ..Self::default() }
+    }
 }
 
 impl Store {
     /// The same store for the calls of a token.
     #[must_use]
     pub fn of_token(&self, token: i64, reach: &FormReach) -> Self {
-        Self { caller: Caller { token: Some(token), reach: reach.clone() }, ..self.clone() }
+        Self { caller: Caller { token: Some(token), ..Caller::within(reach) }, ..self.clone() }
     }
 
     /// The same store for a reader of some forms.
     #[must_use]
     pub fn within(&self, reach: &FormReach) -> Self {
-        Self { caller: Caller { token: None, reach: reach.clone() }, ..self.clone() }
+        Self { caller: Caller::within(reach), ..self.clone() }
     }
 
     /// What its caller reaches.
-    pub(super) fn reach(&self) -> &FormReach {
+    #[must_use]
+    pub fn reach(&self) -> &FormReach {
         &self.caller.reach
     }
 }

@@ -1,14 +1,14 @@
 //! Rebuilds the search tables where they are wrong.
 //!
 //! Settling keeps the search tables right. This repairs changes that were made to these tables themselves, and errors
-//! of an older version. It works in bounded transactions, so that writers and readers can continue, and writes only
+//! of an older version, and an end of the audit log that was deleted. It works in bounded transactions, so that writers and readers can continue, and writes only
 //! rows that differ.
 
 use std::fmt;
 
 use super::derived::settle;
 use super::engine::DatabaseLocation;
-use super::{StoreError, schema, users};
+use super::{StoreError, audit, schema, users};
 
 /// How many rows were wrong and have been corrected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,16 +25,21 @@ pub struct Reindexed {
     pub counts: u64,
     /// Changes that the change log lacked.
     pub changes: u64,
+    /// Whether the audit log had lost its end.
+    pub audit_end: bool,
 }
 
 impl fmt::Display for Reindexed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { users, submissions, documents, labels, counts, changes } = self;
+        let Self { users, submissions, documents, labels, counts, changes, audit_end } = self;
         write!(
             f,
             "mended {users} users, {submissions} submissions, {documents} documents, {labels} labels, {counts} counts"
         )?;
-        if *changes > 0 { write!(f, ", {changes} changes") } else { Ok(()) }
+        if *changes > 0 {
+            write!(f, ", {changes} changes")?;
+        }
+        if *audit_end { f.write_str(", the end of the audit log, behind the last row that is left") } else { Ok(()) }
     }
 }
 
@@ -49,9 +54,10 @@ impl fmt::Display for Reindexed {
 pub async fn reindex(location: &DatabaseLocation) -> Result<Reindexed, StoreError> {
     let database = location.connect_for_maintenance();
     schema::require_served(&mut database.reader().await?).await?;
+    let audit_end = audit::restore_end(&database).await?;
     let users = users::repair(&database).await?;
     let (differences, counts) = settle::repair(&database).await?;
     database.close().await;
     let settle::Differences { listed: submissions, documents, labels, changes } = differences;
-    Ok(Reindexed { users, submissions, documents, labels, counts, changes })
+    Ok(Reindexed { users, submissions, documents, labels, counts, changes, audit_end })
 }

@@ -21,7 +21,7 @@ pub(super) use folding::{
 };
 pub use listed::statement_texts;
 pub(super) use page::PageScan;
-pub use page::{Page, PageRequest, SortDirection};
+pub use page::{Page, PageRequest, PageStart, Position, SortDirection};
 pub(super) use records::{Fields, ListRecord, MalformedRecord, truth};
 pub(super) use row::{RepairedTexts, Row, RowHandler};
 pub(super) use rows::{JsonRows, JsonTimestamp, TableSpec};

@@ -8,6 +8,7 @@
 //! all lists are short, and measuring each one first would cost them a statement.
 
 mod parts;
+mod shown_elements;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,10 +19,12 @@ use serde::Deserialize;
 
 use super::engine::PooledConnection;
 use super::filter::SortBy;
+use super::reach::Caller;
 use super::statement::{Fields, ListRecord, MalformedRecord, Row, SortDirection, Sql, sql};
 use super::{FormReach, Store, StoreError};
 
 pub use parts::{SubmissionPart, SubmissionReader};
+pub use shown_elements::ShownElements;
 
 /// A submission as the API shows it.
 #[derive(Clone, Debug)]
@@ -43,7 +46,8 @@ pub struct Submission<'r> {
 /// A field of a form.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Field<'r> {
-    id: i64,
+    /// The number of the element.
+    pub id: i64,
     /// Its UUID.
     #[serde(borrow)]
     pub gid: Cow<'r, str>,
@@ -131,6 +135,8 @@ const MAX_ENTRIES: usize = 11_000;
 #[derive(Debug, Default)]
 pub(super) struct SubmissionRows {
     all: Vec<Row>,
+    /// How many bytes they have.
+    bytes: usize,
     /// There were too many bytes: of the rows only the first is here, without its answers.
     are_too_long: bool,
 }
@@ -148,6 +154,7 @@ impl SubmissionRows {
             }
             if !rows.are_too_long || rows.all.is_empty() {
                 held.hold(row_bytes)?;
+                rows.bytes += row_bytes;
                 rows.all.push(row);
             }
             Ok(())
@@ -166,6 +173,10 @@ impl SubmissionRows {
         self.are_too_long
     }
 }
+
+/// [`COLUMNS`] columns of a submission `m` for a caller that reads no answers. NULL would say that they are too long.
+const WITHOUT_ANSWERS: &str =
+    "m.id, m.child_of, m.form_id, m.status, m.created_at, m.updated_at, NULL AS fields, '' AS answers";
 
 /// The columns of a row, as [`select_rows`] selects them.
 const ID: usize = 0;
@@ -202,20 +213,25 @@ impl Submissions {
 
     /// Submissions that are to be read in parts.
     pub(super) fn in_parts(ids: Vec<i64>) -> Self {
-        Self { rows: SubmissionRows { all: Vec::new(), are_too_long: true }, ids }
+        Self { rows: SubmissionRows { are_too_long: true, ..SubmissionRows::default() }, ids }
     }
 
     /// The rows in the order of ids.
     fn in_order(ids: Vec<i64>, rows: SubmissionRows) -> Result<Self, sqlx::Error> {
-        let SubmissionRows { all, are_too_long } = rows;
+        let SubmissionRows { all, bytes, are_too_long } = rows;
         let all = if are_too_long { Vec::new() } else { in_order(&ids, all)? };
-        Ok(Self { rows: SubmissionRows { all, are_too_long }, ids })
+        Ok(Self { rows: SubmissionRows { all, bytes, are_too_long }, ids })
     }
 
     /// The submissions, in the requested order, for [`Store::read_in_parts`].
     #[must_use]
     pub fn ids(&self) -> &[i64] {
         &self.ids
+    }
+
+    /// How many bytes the rows have.
+    pub(super) fn bytes(&self) -> usize {
+        self.rows.bytes
     }
 
     /// Combines the rows into submissions. None if they are to be read in parts.
@@ -304,7 +320,7 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn submission(&self, id: i64) -> Result<Submissions, StoreError> {
         let mut reader = self.database.reader().await?;
-        let sql = select_rows(FormFields::EveryRow, self.reach(), || sql!("= {id}", id));
+        let sql = select_rows(FormFields::EveryRow, &self.caller, || sql!("= {id}", id));
         Ok(Submissions::in_order(vec![id], SubmissionRows::fetch(&mut reader, sql).await?)?)
     }
 }
@@ -313,12 +329,12 @@ impl Store {
 pub(super) async fn read_submissions(
     reader: &mut PooledConnection,
     ids: Vec<i64>,
-    reach: &FormReach,
+    caller: &Caller,
 ) -> Result<Submissions, StoreError> {
     if ids.is_empty() {
         return Ok(Submissions::default());
     }
-    let sql = select_rows(FormFields::OncePerForm, reach, || sql!("{in unsized ids}", ids = &ids));
+    let sql = select_rows(FormFields::OncePerForm, caller, || sql!("{in unsized ids}", ids = &ids));
     Ok(Submissions::in_order(ids, SubmissionRows::fetch(reader, sql).await?)?)
 }
 
@@ -334,25 +350,33 @@ pub(super) enum FormFields {
 }
 
 /// The rows of [`Submissions`], with [`COLUMNS`] columns. `among` is the condition on the ids.
-pub(super) fn select_rows(fields: FormFields, reach: &FormReach, among: impl Fn() -> Sql) -> Sql {
+pub(super) fn select_rows(fields: FormFields, caller: &Caller, among: impl Fn() -> Sql) -> Sql {
+    let Caller { reach, elements, .. } = caller;
+    let children = || {
+        sql!(
+            " UNION ALL
+              SELECT m.id, m.parent_id AS child_of, m.form_id, m.status, {instant m.created_at} AS created_at,
+                {instant m.updated_at} AS updated_at
+              FROM submissions p JOIN forms f ON f.id = p.form_id CROSS JOIN submissions m
+              WHERE f.graduated AND m.parent_id = p.id AND NOT m.draft AND p.id {+among}{+in_reach}",
+            among = among(),
+            in_reach = reach.of_row("p.form_id"),
+        )
+    };
     sql!(
-        "SELECT {+columns}
-         FROM (
-           {+shown}
-           UNION ALL
-           SELECT m.id, m.parent_id AS child_of, m.form_id, m.status, {instant m.created_at} AS created_at,
-             {instant m.updated_at} AS updated_at
-           FROM submissions p JOIN forms f ON f.id = p.form_id CROSS JOIN submissions m
-           WHERE f.graduated AND m.parent_id = p.id AND NOT m.draft AND p.id {+among}{+in_reach}) AS m",
-        columns = columns(fields, MAX_ROW_BYTES),
+        "SELECT {+columns} FROM ({+shown}{+children}) AS m",
+        columns = columns(fields, elements, MAX_ROW_BYTES),
         shown = shown(among(), reach),
-        among = among(),
-        in_reach = reach.of_row("p.form_id"),
+        // They only add answers.
+        children = if elements.are_none() { Sql::default() } else { children() },
     )
 }
 
 /// [`COLUMNS`] columns of a submission `m`. The answers are NULL if they have more than `max_bytes` bytes.
-fn columns(fields: FormFields, max_bytes: &'static str) -> Sql {
+fn columns(fields: FormFields, elements: &ShownElements, max_bytes: &'static str) -> Sql {
+    if elements.are_none() {
+        return Sql::text(WITHOUT_ANSWERS);
+    }
     sql!(
         "m.id, m.child_of, m.form_id, m.status, m.created_at, m.updated_at, {+fields} AS fields,
          (SELECT CASE
@@ -361,8 +385,9 @@ fn columns(fields: FormFields, max_bytes: &'static str) -> Sql {
               | lite: json_group_array(json_array(a.element_id,
                   CASE WHEN octet_length(a.value) <= {+max_text} THEN a.value END, a.files, a.updated_at))} END
           FROM (SELECT element_id, value, CAST(files AS text) AS files, {instant updated_at} AS updated_at
-                FROM answers WHERE submission_id = m.id) AS a) AS answers",
-        fields = fields.of_form(),
+                FROM answers WHERE submission_id = m.id{+in_elements}) AS a) AS answers",
+        fields = fields.of_form(elements),
+        in_elements = elements.of_row("element_id"),
         max_bytes = Sql::text(max_bytes),
         max_text = Sql::text(MAX_TEXT),
     )
@@ -370,11 +395,12 @@ fn columns(fields: FormFields, max_bytes: &'static str) -> Sql {
 
 impl FormFields {
     /// The list of the fields of the form of a submission `m`.
-    fn of_form(self) -> Sql {
+    fn of_form(self, elements: &ShownElements) -> Sql {
         let fields = sql!(
             "({records: id, gid, name, type}
-              FROM (SELECT e.id, e.gid, e.name, e.type FROM elements e WHERE e.form_id = m.form_id
-                    ORDER BY e.position, e.id) AS fields)"
+              FROM (SELECT e.id, e.gid, e.name, e.type FROM elements e WHERE e.form_id = m.form_id{+in_elements}
+                    ORDER BY e.position, e.id) AS fields)",
+            in_elements = elements.of_row("e.id"),
         );
         match self {
             Self::OncePerForm => {

@@ -3,7 +3,9 @@
 mod audit;
 mod browser;
 mod domains;
+mod export;
 mod groups;
+mod held;
 mod languages;
 mod layout;
 mod links;

@@ -4,6 +4,7 @@ mod account;
 pub(crate) mod changes;
 mod conditional;
 mod counts;
+mod export;
 mod form;
 mod group;
 mod ignored;

@@ -9,6 +9,7 @@ mod check;
 mod concerns;
 mod demo;
 mod explain;
+mod export;
 mod import;
 mod keys;
 mod migrate;

@@ -4,11 +4,16 @@ mod conditions;
 mod discovery;
 mod gate;
 mod groups;
+mod guard;
+mod held_users;
 mod inactive;
 mod lists;
 mod model;
 mod owners;
+mod runs;
+mod search;
 mod users;
+mod wrecks;
 
 use serde_json::{Value, json};
 
@@ -25,8 +30,19 @@ struct Scene {
 }
 
 impl Scene {
+    /// An account whose guard holds nothing.
     fn start(engine: Engine) -> Self {
-        let site = Site::new().tenant_with("acme", engine, |tenant| tenant.set("scim_requests_per_minute", 100_000));
+        Self::with_guard(engine, Some(100))
+    }
+
+    /// An account with a guard, or with the default one.
+    fn with_guard(engine: Engine, percent: Option<i64>) -> Self {
+        let site = Site::new().tenant_with("acme", engine, |tenant| {
+            let tenant = tenant.set("scim_requests_per_minute", 100_000);
+            let guard =
+                |percent| toml::Table::from_iter([("max_detached_percent".to_owned(), toml::Value::Integer(percent))]);
+            percent.map(guard).into_iter().fold(tenant, |tenant, guard| tenant.set("group_guard", guard))
+        });
         let acme = Acme::of(site.requests_per_minute(100_000));
         let token = acme.site.limited_token("acme", "Directory", &["--scopes", "scim"]);
         let directory = acme.stranger().with(&token);
@@ -45,6 +61,11 @@ impl Scene {
         let call = self.directory.method(method.parse().unwrap(), &format!("/scim/v2{path}"));
         let body = serde_json::to_vec(body).unwrap();
         call.header("content-type", "application/scim+json").body(body).send().await
+    }
+
+    /// The URL of a path.
+    fn url(&self, path: &str) -> String {
+        format!("https://{}/scim/v2{path}", self.acme.host())
     }
 
     /// A resource that exists.
@@ -72,6 +93,47 @@ impl Scene {
         let members: Vec<_> = members.iter().map(|id| json!({ "value": id })).collect();
         let body = json!({"schemas": [GROUP], "displayName": name, "members": members});
         self.create("/Groups", &body).await["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Creates this number of users, and returns their ids.
+    async fn many_users(&self, count: usize) -> Vec<String> {
+        let mut users = Vec::new();
+        for number in 0..count {
+            users.push(self.user(&format!("u{number:02}@example.com")).await);
+        }
+        users
+    }
+
+    /// Removes a member in a request of its own.
+    async fn remove(&self, group: &str, user: &str) {
+        let path = format!("members[value eq \"{user}\"]");
+        let removed = self.patch(&format!("/Groups/{group}"), &json!([{"op": "remove", "path": path}])).await;
+        assert_eq!(removed.status, 204);
+    }
+
+    /// How many members of a group are held, and whether it has diverged.
+    async fn standing(&self, group: &str) -> (u64, bool) {
+        let shown = self.acme.caller().get(&format!("/api/v1/group/{group}")).send().await.json();
+        let paged = self.acme.caller().get(&format!("/api/v1/group/{group}?page=1")).send().await.json();
+        assert_eq!(
+            (&shown["data"]["held"], &shown["data"]["diverged"]),
+            (&paged["data"]["held"], &paged["data"]["diverged"])
+        );
+        // Groups that do not belong to SCIM have neither, unless something is held.
+        (shown["data"]["held"].as_u64().unwrap_or(0), shown["data"]["diverged"].as_bool().unwrap_or(false))
+    }
+
+    /// Applies or drops what is held of a group.
+    async fn decide(&self, group: &str, apply: bool) -> Value {
+        let decided = self
+            .acme
+            .caller()
+            .post(&format!("/api/v1/group/{group}/held"))
+            .json(&json!({ "apply": apply }))
+            .send()
+            .await;
+        assert_eq!(decided.status, 200, "{decided:?}");
+        decided.json()["data"].clone()
     }
 
     /// A PATCH that is carried out.

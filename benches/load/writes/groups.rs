@@ -12,7 +12,7 @@ use crate::account::Account;
 use crate::bench::Bench;
 use crate::data::{self, Engine};
 use crate::gateway::{Gateway, Tenant};
-use crate::order::{Order, Pace};
+use crate::order::{Order, Pace, Request};
 use crate::postgres::Postgres;
 use crate::process;
 use crate::report::{self, Goal};
@@ -26,6 +26,9 @@ const MEMBERS: usize = 50_000;
 /// The small groups that a node writes before a directory's first list, which is often enough for Postgres to keep the plans
 /// of what it looks up for a foreign key.
 const SMALL_GROUPS: usize = 8;
+
+/// How many members SCIM adds with each call, as directories do for a large group.
+const MEMBERS_OF_PATCH: usize = 1_000;
 
 /// What a call took in each round, beside what the statements took.
 struct Row {
@@ -57,8 +60,48 @@ pub(super) fn measure(bench: &Bench, postgres: &Postgres) -> anyhow::Result<()> 
         println!("| {database} | {members} | {took:.2} | {least:.2} | {ratio:.2} | {spread:.0} % |");
         goals.push(Goal::at_most(3.0, format!("PUT /group : bare statements, {database}, {members}"), ratio));
     }
+    println!(
+        "\n{MEMBERS} members that are users, by SCIM in calls of {MEMBERS_OF_PATCH}, seconds (load {})\n",
+        process::load()
+    );
+    println!("| database | SCIM | PUT /group | ratio | spread |");
+    println!("| --- | ---: | ---: | ---: | ---: |");
+    for engine in Engine::BOTH {
+        let [scim, put] = by_scim(bench, postgres, engine)?;
+        let (name, ratio, spread) = (engine.name(), scim.ratio_to(&put), scim.spread());
+        println!("| {name} | {:.2} | {:.2} | {ratio:.2} | {spread:.0} % |", scim.median(), put.median());
+        goals.push(Goal::at_most(1.5, format!("members by SCIM : by one PUT /group, {name}"), ratio));
+    }
     report::print_goals(&goals);
     Ok(())
+}
+
+/// The same members, who are users already: of a group of SCIM in calls of a thousand, and of another group in one `PUT /group`.
+fn by_scim(bench: &Bench, postgres: &Postgres, engine: Engine) -> anyhow::Result<[Rounds; 2]> {
+    let mut pair = Pair::make(postgres, engine, None)?;
+    let (people, mut rows) = (emails(0), [Rounds::default(), Rounds::default()]);
+    pair.call(bench, 0, &people)?;
+    for round in 1..=bench.rounds {
+        let users = pair.begin_group_of_scim(round)?;
+        ensure!(users.len() == MEMBERS, "there are {} users", users.len());
+        let mut took = 0.0;
+        for users in users.chunks(MEMBERS_OF_PATCH) {
+            let members: Vec<_> = users.iter().map(|id| json!({"value": format!("usr_{id}")})).collect();
+            let operations = json!([{"op": "Add", "path": "members", "value": members}]);
+            let body = json!({"schemas": ["urn:ietf:params:scim:api:messages:2.0:PatchOp"], "Operations": operations});
+            let path = format!("/scim/v2/Groups/grp_{}", group_of_scim(round));
+            let request = Request { path, ..pair.account.ask("PATCH", "").with(body.to_string()) };
+            took += pair.ask(bench, request, &[204])?;
+        }
+        rows[0].push(took);
+        rows[1].push(pair.call(bench, round, &people)?);
+    }
+    Ok(rows)
+}
+
+/// The id of the group that SCIM fills in a round.
+fn group_of_scim(round: usize) -> usize {
+    1_000_000 + round
 }
 
 /// A list of new users, and then the same group with others in their place, who are there.
@@ -105,6 +148,7 @@ fn emails(round: usize) -> Vec<String> {
 /// A database that a node writes, and one that statements write.
 struct Pair {
     account: Account,
+    ours: String,
     node: Target,
     bare: Bare,
     runtime: Runtime,
@@ -125,22 +169,50 @@ impl Pair {
         };
         let (ours, bare) = (database("load_ours")?, database("load_bare")?);
         let account = site.add(engine.name(), &ours)?;
-        let tenants = vec![Tenant { slug: account.slug.clone(), database: ours, requests: 100_000 }];
+        let tenants = vec![Tenant { slug: account.slug.clone(), database: ours.clone(), requests: 100_000 }];
         let node = Gateway { name: "formgate", redis: None, window_seconds: 1, tenants }.start(&site.folder)?;
         let bare = runtime.block_on(Bare::connect(&bare))?;
-        Ok(Self { account, node, bare, runtime, _site: site })
+        Ok(Self { account, ours, node, bare, runtime, _site: site })
     }
 
     /// Seconds of one call, over a connection of its own.
     fn call(&self, bench: &Bench, group: usize, people: &[String]) -> anyhow::Result<f64> {
         let members: Vec<_> = people.iter().map(|email| json!({"email": email, "name": "Person"})).collect();
         let body = json!({"external_id": format!("g{group}"), "name": format!("Group {group}"), "members": members});
-        let request = self.account.ask("PUT", "/group").with(body.to_string());
+        self.ask(bench, self.account.ask("PUT", "/group").with(body.to_string()), &[200, 201])
+    }
+
+    /// Creates a group without members that belongs to SCIM. Returns the ids of all users.
+    fn begin_group_of_scim(&mut self, round: usize) -> anyhow::Result<Vec<i64>> {
+        let id = group_of_scim(round);
+        let statements = |now| {
+            format!(
+                "INSERT INTO groups (id, name, managed) VALUES ({id}, 'Group {id}', TRUE);
+                 INSERT INTO directory_groups (group_id, created_at, updated_at) VALUES ({id}, {now}, {now})"
+            )
+        };
+        let users = "SELECT id FROM users ORDER BY id";
+        self.runtime.block_on(async {
+            Ok(match Bare::connect(&self.ours).await? {
+                Bare::Postgres(mut connection) => {
+                    connection.execute(sqlx::AssertSqlSafe(statements("now()"))).await?;
+                    sqlx::query_scalar(users).fetch_all(&mut connection).await?
+                }
+                Bare::Sqlite(mut connection) => {
+                    connection.execute(sqlx::AssertSqlSafe(statements("1"))).await?;
+                    sqlx::query_scalar(users).fetch_all(&mut connection).await?
+                }
+            })
+        })
+    }
+
+    /// Seconds of one request, over a connection of its own.
+    fn ask(&self, bench: &Bench, request: Request, expected: &[u16]) -> anyhow::Result<f64> {
         let order = Order { connections: 1, pace: Pace::Held, ..bench.order(&self.node, vec![request]) };
         let mut generator = Generator::start(&order)?;
         generator.begun()?;
         let report = generator.finish()?;
-        ensure!(report.statuses.keys().all(|status| [200, 201].contains(status)), "{:?}", report.statuses);
+        ensure!(report.statuses.keys().all(|status| expected.contains(status)), "{:?}", report.statuses);
         Ok(report.p50_ms / 1e3)
     }
 

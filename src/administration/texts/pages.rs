@@ -41,6 +41,7 @@ page! {
         WebhooksTexts: webhooks;
         WebhookTexts: webhook;
         GroupsTexts: groups;
+        GroupTexts: group;
         GroupSyncTexts: group_sync;
         DomainsTexts: domains;
         DomainTexts: domain;
@@ -51,6 +52,7 @@ page! {
         RequestsTexts: requests;
         RequestTexts: request;
         RefusalsTexts: refusals;
+        ExportTexts: export;
         AuditTexts: audit;
         SessionsTexts: sessions;
         ActionsTexts: actions;
@@ -83,7 +85,7 @@ pub(in crate::administration) type Sentences = Vec<Text>;
 page! {
     /// How instants and days are written, and what is written in place of a missing one.
     DatesTexts {
-        Text: moment, day, hour, minute, never;
+        Text: moment, second, day, hour, minute, never;
     }
 }
 
@@ -97,7 +99,7 @@ page! {
 page! {
     /// What surrounds each page.
     FrameTexts {
-        Text: skip, pages, overview, tokens, webhooks, groups, requests, domains, audit, sessions, viewer,
+        Text: skip, pages, overview, tokens, webhooks, groups, requests, domains, export, audit, sessions, viewer,
             sign_out, error, actions;
     }
 }
@@ -238,7 +240,17 @@ page! {
     /// The list of group syncs.
     GroupsTexts {
         Text: lead, only, show_all, open, no_older, empty, caption, sync, numbered, undoes, group,
-            new, when, by, came, went, older;
+            new, when, by, came, went, older, all_groups, more_groups, no_more_groups, written_by, members,
+            held_heading, held_lead, directories, token, last_request, last_change, syncs, until;
+    }
+}
+
+page! {
+    /// One group, above its syncs.
+    GroupTexts {
+        Text: of_scim, of_api, of_account, built_in, diverged, caption, member, what, since, by, removed, deactivated,
+            deleted, first, decide, apply, drop, only_viewer, take_back, give_api, give_scim, no_action, unknown;
+        Counted: held;
     }
 }
 
@@ -306,8 +318,8 @@ page! {
 page! {
     /// The log of requests.
     RequestsTexts {
-        Text: lead, filter, token, status, any, since, bad_filter, none, empty, caption, when, request, took, rows,
-            no_token, no_route, older;
+        Text: lead, filter, token, status, any, since, bad_filter, none, empty, off, caption, when, request, took,
+            rows, no_token, no_route, older;
     }
 }
 
@@ -315,6 +327,14 @@ page! {
     /// One request.
     RequestTexts {
         Text: at, reason, counted, counted_note, sent, network, agent, id, unknown;
+    }
+}
+
+page! {
+    /// Exports.
+    ExportTexts {
+        Text: lead, form, every_form, format, csv, parquet, ndjson, since, until, excel, button, download, once, only_viewer,
+            bad_format, no_form, bad_form, bad_period, too_long, gone;
     }
 }
 
@@ -342,6 +362,6 @@ page! {
             stale_form, only_viewer, form_type, form_content, mistyped, method, too_large,
             too_many_pages, too_many_attempts, unavailable, too_slow, fault, unreadable,
             provider_failed, sign_in_lost, sign_in_expired, sign_in_denied, sign_in_refused,
-            no_role;
+            no_role, export_running;
     }
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use sha2::{Digest, Sha256};
 
-use super::{FieldsJson, write_facts};
+use super::{FieldsJson, Selection};
 use crate::api::changes::cursor_text;
 use crate::api::id::IdKind;
 use crate::api::json::Json;
@@ -150,9 +150,9 @@ impl Envelope<'_> {
         json.raw(",\"cursor\":").text(&cursor_text(self.cursor, &forms, self.reach));
         json.raw(if self.is_test { ",\"test\":true,\"data\":" } else { ",\"data\":" });
         match data {
-            Data::Shown(submission, shown) => shown.fields.write(&mut json, submission, shown.zone),
+            Data::Shown(submission, shown) => shown.fields.write(&mut json, submission, &Selection::ALL, shown.zone),
             Data::Cut(status, [created_at, updated_at]) => {
-                write_facts(&mut json, self.submission, status, *created_at, *updated_at);
+                Selection::WITHOUT_ANSWERS.write_head(&mut json, self.submission, status, *created_at, *updated_at);
                 json.raw("},\"truncated\":true,\"href\":").text(&self.href());
             }
             Data::Deleted => _ = json.raw("{\"id\":").id(IdKind::Submission.id(self.submission)).raw("}"),

@@ -10,9 +10,8 @@ use futures_util::stream::try_unfold;
 use http::StatusCode;
 use jiff::tz::TimeZone;
 
-use super::{ChangesEnd, FieldsJson, write_head};
+use super::{ChangesEnd, FieldsJson, SearchEnd, Selection};
 use crate::api::json::Json;
-use crate::api::page::Envelope;
 use crate::error::Refusal;
 use crate::reply::{Part, PartsError, ReadSubmission, Reply};
 use crate::store::{Field, StoreError, SubmissionPart, SubmissionReader};
@@ -27,13 +26,18 @@ pub(super) enum Closing {
     /// `GET /submission/{id}`
     Submission,
     /// `POST /submission`
-    Page(Box<Envelope>),
+    Page(Box<SearchEnd>),
     /// `GET /submission/changes`
     Changes(Box<ChangesEnd>),
 }
 
 /// The answer with everything that a reader yields.
-pub(super) async fn reply(reader: SubmissionReader, ending: Closing, zone: &TimeZone) -> Result<Reply, Refusal> {
+pub(super) async fn reply(
+    reader: SubmissionReader,
+    ending: Closing,
+    selection: &Selection,
+    zone: &TimeZone,
+) -> Result<Reply, Refusal> {
     let is_single = matches!(ending, Closing::Submission);
     let mut writer = Writer {
         reader,
@@ -43,6 +47,7 @@ pub(super) async fn reply(reader: SubmissionReader, ending: Closing, zone: &Time
         written: 0,
         entries: 0,
         ending: Some(ending),
+        selection: selection.clone(),
         zone: zone.clone(),
     };
     writer.json.raw(if is_single { "{\"data\":" } else { "{\"data\":[" });
@@ -75,6 +80,7 @@ struct Writer {
     entries: u64,
     /// None once it was written.
     ending: Option<Closing>,
+    selection: Selection,
     zone: TimeZone,
 }
 
@@ -98,9 +104,9 @@ impl Writer {
     /// The end, once.
     fn end(&mut self) -> Option<Part> {
         match self.ending.take()? {
-            Closing::Page(envelope) => {
+            Closing::Page(end) => {
                 self.json.raw("]");
-                envelope.write_end(&mut self.json, self.written);
+                end.write(&mut self.json, self.written);
             }
             Closing::Changes(mut end) => end.write(&mut self.json),
             Closing::Submission => _ = self.json.raw("}"),
@@ -115,7 +121,7 @@ impl Writer {
                     Some(Closing::Changes(end)) => end.write_before(&mut self.json, id),
                     _ => _ = self.json.raw(if self.written == 0 { "" } else { "," }),
                 }
-                write_head(&mut self.json, id, &status, created_at, updated_at);
+                self.selection.write_head(&mut self.json, id, &status, created_at, updated_at);
                 self.read.push(ReadSubmission { id, form: Some(form) });
                 (self.written, self.entries) = (self.written + 1, 0);
             }
@@ -136,7 +142,7 @@ impl Writer {
             }
             SubmissionPart::End => {
                 let is_change = matches!(self.ending, Some(Closing::Changes(_)));
-                self.json.raw(if is_change { "]}}" } else { "]}" });
+                self.json.raw(self.selection.end()).raw(if is_change { "}" } else { "" });
             }
         }
     }

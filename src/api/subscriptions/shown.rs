@@ -16,6 +16,12 @@ pub fn parse_subscription_id(text: &str) -> Option<i64> {
     IdKind::Subscription.parse(text)
 }
 
+/// A form's id, with its prefix or without.
+#[must_use]
+pub fn parse_form_id(text: &str) -> Option<i64> {
+    IdKind::Form.parse(text)
+}
+
 /// A submission's id, with its prefix or without.
 #[must_use]
 pub fn parse_submission_id(text: &str) -> Option<i64> {

@@ -91,7 +91,7 @@ fn faulty_operations_on_a_group_are_refused() {
         (r#"{"op": "add", "path": "members"}"#, "Value"),
         (r#"{"op": "replace", "path": "members", "value": null}"#, "Value"),
         (r#"{"op": "replace", "path": "displayName", "value": ""}"#, "Value"),
-        (r#"{"op": "remove", "path": "displayName"}"#, "Value"),
+        (r#"{"op": "remove", "path": "displayName"}"#, "Mutability"),
         (r#"{"op": "replace", "value": []}"#, "Value"),
     ] {
         assert_eq!(patch(operations), Err(expected.to_owned()), "{operations}");

@@ -11,6 +11,7 @@
 //! database loses that number, the reader has missed something, however far it had read.
 
 mod form_tree;
+mod joining;
 mod reading;
 mod stamps;
 
@@ -26,7 +27,9 @@ use crate::store::engine::{Database, retry};
 use crate::store::statement::{Sql, sql};
 use crate::store::submissions::Submissions;
 use crate::store::subscriptions::note_lost_deletions;
-use crate::store::{Actor, AuditEntry, FormReach, Store, StoreError, audit};
+use crate::store::{Actor, AuditEntry, Store, StoreError, audit};
+pub(super) use joining::{Joined, changed_since};
+pub(super) use reading::unnumbered_of;
 use reading::{LogState, read_page};
 pub use stamps::LogMark;
 pub(in crate::store) use stamps::{is_in_log, stamp, stamp_of};
@@ -258,21 +261,17 @@ impl Store {
             return Ok((ChangesRead::Page(page), false));
         }
         let followed = self.reach().narrowed_to(&mut reader, forms).await?;
-        if let (ChangesFrom::Cursor(cursor), FormReach::Forms(read)) = (from, &followed)
-            && state.has_placements
+        if let ChangesFrom::Cursor(cursor) = from
+            && self.follows_others(&mut reader, (cursor, &state), forms, &followed).await?
         {
-            let limits = [Some(forms).filter(|forms| !forms.is_empty()), self.reach().forms()];
-            let limits: Vec<&[i64]> = limits.into_iter().flatten().collect();
-            if form_tree::has_changed(&mut reader, &limits, read, cursor.seen.seq, cursor.position).await? {
-                return Ok((ChangesRead::Lost(LostCursor::Reset), true));
-            }
+            return Ok((ChangesRead::Lost(LostCursor::Reset), true));
         }
         let mut cursor = start(from, &state);
         cursor.seen = state.last;
         let page = if *from == ChangesFrom::Now {
             ChangePage::empty(cursor)
         } else {
-            read_page(&mut reader, cursor, &state, &followed, self.reach(), limit).await?
+            read_page(&mut reader, cursor, &state, &followed, &self.caller, limit).await?
         };
         reader.end_transaction("COMMIT").await?;
         Ok((ChangesRead::Page(page), state.is_numbered))
@@ -316,7 +315,7 @@ impl Store {
     }
 
     /// Whether a reader of these forms follows every form.
-    fn follows_all(&self, forms: &[i64]) -> bool {
+    pub(super) fn follows_all(&self, forms: &[i64]) -> bool {
         forms.is_empty() && self.reach().is_all()
     }
 }

@@ -66,6 +66,18 @@ pub enum GroupTest {
 }
 
 impl<T> Filter<T> {
+    /// Everything.
+    #[must_use]
+    pub fn all() -> Self {
+        Self::All(Vec::new())
+    }
+
+    /// Nothing.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::Any(Vec::new())
+    }
+
     /// A condition: the row is listed.
     pub(super) fn is_listed(&self, is_matched: &impl Fn(&T) -> Sql) -> Sql {
         let each = |parts: &[Self], between, without: &'static str| {

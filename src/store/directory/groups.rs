@@ -2,7 +2,7 @@
 //!
 //! A group's version covers its members without reading them all into memory: their number and two sums of their ids.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use jiff::Timestamp;
 
@@ -39,8 +39,10 @@ pub struct DirectoryGroup {
     pub built_in: bool,
     /// When a directory created it and last wrote it, if it belongs to one.
     pub written: Option<[Timestamp; 2]>,
-    /// How many members it has, and two sums of their ids. Zeros for the built-in group.
-    pub members: [i64; 3],
+    /// Whether an administrator decided against the directory, which has not written all members since.
+    pub diverged: bool,
+    /// How many members it has, and two sums of their ids. Zeros for the built-in group; `None` if they were not counted.
+    pub members: Option<[i64; 3]>,
 }
 
 /// A member of a group.
@@ -50,7 +52,7 @@ pub struct GroupMember {
     pub group: i64,
     /// The user.
     pub user: i64,
-    /// The user's name, or the address if there is none.
+    /// The user's name; may be empty.
     pub name: String,
 }
 
@@ -67,10 +69,11 @@ pub enum GroupOrder {
 }
 
 /// The columns of a group `g` with what a directory said of it, `d`.
-const COLUMNS: &str = "g.id, g.name, g.external_id, g.managed, g.built_in, d.created_at, d.updated_at";
+pub(super) const COLUMNS: &str = "g.id, g.name, g.external_id, g.managed, g.built_in, d.created_at, d.updated_at, \
+    coalesce(d.diverged, FALSE)";
 
 impl DirectoryGroup {
-    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+    pub(super) fn read(row: &Row) -> Result<Self, sqlx::Error> {
         let created: Option<Timestamp> = row.get(5)?;
         Ok(Self {
             id: row.get(0)?,
@@ -83,27 +86,39 @@ impl DirectoryGroup {
             },
             built_in: row.get(4)?,
             written: created.zip(row.get(6)?).map(|(created, updated)| [created, updated]),
-            members: [0; 3],
+            diverged: row.get(7)?,
+            members: None,
         })
     }
 
-    /// One group.
+    /// One group, with its members counted.
     pub(super) async fn find(connection: &mut PooledConnection, id: i64) -> Result<Option<Self>, sqlx::Error> {
+        let Some(group) = Self::find_uncounted(connection, id).await? else { return Ok(None) };
+        let mut groups = [group];
+        count_members(connection, &mut groups).await?;
+        let [group] = groups;
+        Ok(Some(group))
+    }
+
+    /// One group. To count fifty thousand members takes longer than to add one.
+    pub(super) async fn find_uncounted(
+        connection: &mut PooledConnection,
+        id: i64,
+    ) -> Result<Option<Self>, sqlx::Error> {
         let sql = sql!(
             "SELECT {+columns} FROM groups g LEFT JOIN directory_groups d ON d.group_id = g.id WHERE g.id = {id}",
             columns = Sql::text(COLUMNS),
             id,
         );
-        let Some(row) = connection.fetch_optional(sql).await? else { return Ok(None) };
-        let mut groups = [Self::read(&row)?];
-        count_members(connection, &mut groups).await?;
-        let [group] = groups;
-        Ok(Some(group))
+        connection.fetch_optional(sql).await?.as_ref().map(Self::read).transpose()
     }
 }
 
 /// Sets how many members groups have, and the sums of their ids.
-async fn count_members(connection: &mut PooledConnection, groups: &mut [DirectoryGroup]) -> Result<(), sqlx::Error> {
+pub(super) async fn count_members(
+    connection: &mut PooledConnection,
+    groups: &mut [DirectoryGroup],
+) -> Result<(), sqlx::Error> {
     let ids: Vec<i64> = groups.iter().map(|group| group.id).collect();
     let sql = sql!(
         "SELECT group_id, count(*), CAST(sum(user_id % 4294967291) AS bigint),
@@ -116,19 +131,36 @@ async fn count_members(connection: &mut PooledConnection, groups: &mut [Director
         counted.insert(row.get(0)?, [row.get(1)?, row.get(2)?, row.get(3)?]);
     }
     for group in groups {
-        group.members = counted.get(&group.id).copied().unwrap_or_default();
+        group.members = Some(counted.get(&group.id).copied().unwrap_or_default());
     }
     Ok(())
 }
 
+/// What [`count_members`] counts after these users were added and removed.
+pub(super) fn counted(before: [i64; 3], attached: &BTreeSet<i64>, detached: &BTreeSet<i64>) -> [i64; 3] {
+    let of_user =
+        |user: i64| [1, user % 4_294_967_291, (user % 2_147_483_647) * (user % 2_147_483_629) % 4_294_967_291];
+    let sum = |users: &BTreeSet<i64>, sums: [i64; 3], sign: i64| {
+        users.iter().fold(sums, |[count, first, second], user| {
+            let [one, two, three] = of_user(*user);
+            [count + sign * one, first + sign * two, second + sign * three]
+        })
+    };
+    sum(detached, sum(attached, before, 1), -1)
+}
+
 impl GroupOrder {
+    /// The text of a group `g` by which it is ordered.
+    pub(super) fn text(self) -> Option<&'static str> {
+        match self {
+            Self::Id => None,
+            Self::DisplayName => Some("lower(g.name)"),
+            Self::ExternalId => Some("g.external_id"),
+        }
+    }
+
     fn order(self, direction: SortDirection) -> Sql {
-        let text = match self {
-            Self::Id => return Sql::text(if direction == SortDirection::Ascending { "g.id" } else { "g.id DESC" }),
-            Self::DisplayName => "lower(g.name)",
-            Self::ExternalId => "coalesce(g.external_id, '')",
-        };
-        order_by(text, "g.id", direction)
+        order_by(self.text(), "g.id", direction)
     }
 }
 
@@ -209,7 +241,7 @@ impl Store {
 
 async fn read_members(connection: &mut PooledConnection, groups: &[i64]) -> Result<Vec<GroupMember>, sqlx::Error> {
     let sql = sql!(
-        "SELECT m.group_id, u.id, CASE u.name WHEN '' THEN u.email ELSE u.name END
+        "SELECT m.group_id, u.id, u.name
          FROM group_members m JOIN users u ON u.id = m.user_id
          WHERE m.group_id {in groups} ORDER BY m.group_id, u.id",
         groups,

@@ -4,11 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::DirectoryError;
+use super::guard::{HeldKind, Provisioner, admit_leaving};
+use super::leaving::{self, Leavers};
 use super::users::DirectoryUser;
 use crate::store::engine::{Transaction, retry};
+use crate::store::groups::{self, SyncKind};
 use crate::store::mailbox::{key, spellings};
 use crate::store::statement::{fold, sql};
-use crate::store::{Store, TextList, groups, users};
+use crate::store::{Store, TextList, users};
 
 /// What a directory says about a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +32,15 @@ pub struct DirectoryUserValues {
     pub formatted_name: Option<String>,
     /// Whether it may be a member of groups.
     pub active: bool,
+}
+
+/// What becomes of a user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryUserChange {
+    /// The new values.
+    pub values: DirectoryUserValues,
+    /// Whether the directory says that the user is active, which ends what is held of the user.
+    pub activates: bool,
 }
 
 impl Store {
@@ -64,7 +76,8 @@ impl Store {
         .await
     }
 
-    /// Changes a user to what `change` makes of it, or returns its error.
+    /// Changes a user to what `change` makes of it, or returns its error. If the guard does not allow that the user becomes
+    /// inactive, that is held, and the user stays active.
     ///
     /// # Errors
     /// [`DirectoryError::NotFound`], [`DirectoryError::UserNameTaken`], [`DirectoryError::ExternalIdTaken`],
@@ -72,7 +85,8 @@ impl Store {
     pub async fn update_directory_user(
         &self,
         id: i64,
-        change: &(impl Fn(&DirectoryUser) -> Result<DirectoryUserValues, DirectoryError> + Sync),
+        change: &(impl Fn(&DirectoryUser) -> Result<DirectoryUserChange, DirectoryError> + Sync),
+        provisioner: &Provisioner,
     ) -> Result<DirectoryUser, DirectoryError> {
         let waiting_since = Instant::now();
         let _lock = self.database.wait_in_queue(waiting_since, self.group_writes.write()).await?;
@@ -80,12 +94,32 @@ impl Store {
             let mut transaction = groups::begin(&self.database, waiting_since).await?;
             users::fold_new(&mut transaction).await?;
             let user = DirectoryUser::find(transaction.connection(), id).await?.ok_or(DirectoryError::NotFound)?;
-            let values = change(&user)?;
+            let DirectoryUserChange { mut values, activates } = change(&user)?;
+            if values != user.values {
+                check_free(&mut transaction, &values, Some(&user)).await?;
+            }
+            if activates {
+                let sql = sql!("DELETE FROM directory_held WHERE user_id = {id} AND kind <> 'removed'", id);
+                transaction.execute(sql).await?;
+            }
+            let mut begun = None;
+            if user.values.active && !values.active {
+                let kind = HeldKind::Deactivated;
+                if let Some(share) = admit_leaving(&mut transaction, id, kind, provisioner).await? {
+                    values.active = true;
+                    begun = Some(share).filter(|share| !share.is_held);
+                } else {
+                    let leavers = Leavers { deactivated: vec![id], ..Leavers::default() };
+                    leaving::carry_out(&mut transaction, &leavers, &provisioner.by, SyncKind::Run).await?;
+                }
+            }
             if values == user.values {
+                if let Some(share) = begun {
+                    share.audit(&mut transaction, 1, provisioner).await?;
+                }
                 transaction.commit().await?;
                 return Ok(user);
             }
-            check_free(&mut transaction, &values, Some(&user)).await?;
             let of_user =
                 |values: &DirectoryUserValues| (values.email.clone(), values.display_name.clone(), values.active);
             if of_user(&values) != of_user(&user.values) {
@@ -100,8 +134,14 @@ impl Store {
                 );
                 transaction.execute(sql).await?;
             }
+            if values.active && !user.values.active {
+                leaving::keep_return(&mut transaction, id, &provisioner.by).await?;
+            }
             keep(&mut transaction, id, &values).await?;
             let user = DirectoryUser::find(transaction.connection(), id).await?.ok_or(DirectoryError::NotFound)?;
+            if let Some(share) = begun {
+                share.audit(&mut transaction, 1, provisioner).await?;
+            }
             transaction.commit().await?;
             Ok(user)
         });
@@ -111,7 +151,7 @@ impl Store {
     }
 
     /// Deletes a user that `check` accepts. If a submission needs the user, it becomes inactive instead and loses its
-    /// memberships.
+    /// memberships. If the guard does not allow it, it is held, and the user stays as it is.
     ///
     /// # Errors
     /// [`DirectoryError::NotFound`], [`DirectoryError::Store`], and those of `check`.
@@ -119,6 +159,7 @@ impl Store {
         &self,
         id: i64,
         check: &(impl Fn(&DirectoryUser) -> Result<(), DirectoryError> + Sync),
+        provisioner: &Provisioner,
     ) -> Result<(), DirectoryError> {
         let waiting_since = Instant::now();
         let _lock = self.database.wait_in_queue(waiting_since, self.group_writes.write()).await?;
@@ -126,19 +167,19 @@ impl Store {
             let mut transaction = groups::begin(&self.database, waiting_since).await?;
             let user = DirectoryUser::find(transaction.connection(), id).await?.ok_or(DirectoryError::NotFound)?;
             check(&user)?;
-            let sql = sql!(
-                "SELECT EXISTS (SELECT 1 FROM submissions WHERE submitter_id = {id})
-                   OR EXISTS (SELECT 1 FROM submission_pending WHERE user_id = {id})
-                   OR EXISTS (SELECT 1 FROM submission_participants WHERE user_id = {id})",
-                id,
-            );
-            if transaction.connection().fetch_one(sql).await?.get(0)? {
-                transaction.execute(sql!("DELETE FROM group_members WHERE user_id = {id}", id)).await?;
-                transaction.execute(sql!("DELETE FROM inactive_members WHERE user_id = {id}", id)).await?;
-                transaction.execute(sql!("UPDATE users SET active = FALSE WHERE id = {id}", id)).await?;
+            if user.values.active
+                && let Some(share) = admit_leaving(&mut transaction, id, HeldKind::Deleted, provisioner).await?
+            {
+                if !share.is_held {
+                    share.audit(&mut transaction, 1, provisioner).await?;
+                }
+                transaction.commit().await?;
+                return Ok(());
+            }
+            let leavers = Leavers { deleted: vec![id], ..Leavers::default() };
+            let needed = leaving::carry_out(&mut transaction, &leavers, &provisioner.by, SyncKind::Run).await?;
+            if !needed.is_empty() {
                 keep(&mut transaction, id, &user.values).await?;
-            } else {
-                transaction.execute(sql!("DELETE FROM users WHERE id = {id}", id)).await?;
             }
             transaction.commit().await?;
             Ok(())

@@ -29,18 +29,28 @@ pub enum UserOrder {
     Id,
     /// The user name.
     UserName,
+    /// The address.
+    Email,
     /// The name that is shown.
     DisplayName,
     /// The identifier in the directory.
     ExternalId,
+    /// The given name.
+    GivenName,
+    /// The family name.
+    FamilyName,
+    /// The whole name.
+    FormattedName,
+    /// Whether it is active.
+    Active,
 }
 
 /// The columns of a user `u` with what a directory said of it, `d`.
-const COLUMNS: &str = "u.id, coalesce(d.user_name, u.email), u.email, u.name, d.external_id, d.given_name, \
+pub(super) const COLUMNS: &str = "u.id, coalesce(d.user_name, u.email), u.email, u.name, d.external_id, d.given_name, \
     d.family_name, d.formatted_name, u.active, d.created_at, d.updated_at";
 
 impl DirectoryUser {
-    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+    pub(super) fn read(row: &Row) -> Result<Self, sqlx::Error> {
         let created: Option<Timestamp> = row.get(9)?;
         Ok(Self {
             id: row.get(0)?,
@@ -70,14 +80,23 @@ impl DirectoryUser {
 }
 
 impl UserOrder {
+    /// The text of a user `u` with what a directory said of it, `d`, by which it is ordered.
+    pub(super) fn text(self) -> Option<&'static str> {
+        match self {
+            Self::Id => None,
+            Self::UserName => Some("coalesce(d.user_name_folded, u.email_folded)"),
+            Self::Email => Some("u.email_folded"),
+            Self::DisplayName => Some("lower(nullif(u.name, ''))"),
+            Self::ExternalId => Some("d.external_id"),
+            Self::GivenName => Some("lower(d.given_name)"),
+            Self::FamilyName => Some("lower(d.family_name)"),
+            Self::FormattedName => Some("lower(d.formatted_name)"),
+            Self::Active => Some("CASE WHEN u.active THEN 'true' ELSE 'false' END"),
+        }
+    }
+
     fn order(self, direction: SortDirection) -> Sql {
-        let text = match self {
-            Self::Id => return Sql::text(if direction == SortDirection::Ascending { "u.id" } else { "u.id DESC" }),
-            Self::UserName => "coalesce(d.user_name_folded, u.email_folded)",
-            Self::DisplayName => "lower(u.name)",
-            Self::ExternalId => "coalesce(d.external_id, '')",
-        };
-        order_by(text, "u.id", direction)
+        order_by(self.text(), "u.id", direction)
     }
 }
 

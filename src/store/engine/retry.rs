@@ -48,16 +48,21 @@ pub(in crate::store) async fn run<T, E: AsStoreError, F: Future<Output = Result<
             Err(error) if failed + 1 < MAX_TRIES && error.as_store_error().is_some_and(is_collision) => {
                 failed += 1;
                 tracing::debug!(failed, "a transaction collided with another one; retrying");
-                let longest = FIRST_WAIT * 2_u32.pow(failed - 1);
-                let jitter = rand::rng().random_range(0.5..=1.0);
-                tokio::time::sleep(longest.mul_f64(jitter)).await;
+                tokio::time::sleep(pause(failed)).await;
             }
             outcome => return outcome,
         }
     }
 }
 
-fn is_collision(error: &StoreError) -> bool {
+/// The pause after a transaction has collided so many times.
+pub(in crate::store) fn pause(failed: u32) -> Duration {
+    let jitter = rand::rng().random_range(0.5..=1.0);
+    (FIRST_WAIT * 2_u32.pow(failed.saturating_sub(1).min(MAX_TRIES))).mul_f64(jitter)
+}
+
+/// Whether a transaction collided with another one.
+pub(in crate::store) fn is_collision(error: &StoreError) -> bool {
     let (StoreError::Unavailable(error) | StoreError::Statement(error)) = error else { return false };
     let sqlx::Error::Database(database) = error else { return false };
     let is_sqlite = database.try_downcast_ref::<SqliteError>().is_some();

@@ -1,9 +1,13 @@
 //! Syncs: every write of a group that changed something, with the users who came and went, for 90 days.
 //!
-//! A sync is added in the transaction of its write, so there is none for a write that was rolled back. The functions of the
+//! A directory changes a group by many requests. Those of one token that follow each other are one sync, a *run*: it has who came
+//! and who went in all, so that it can be undone as a whole. Another write of the group, an undo or a pause ends a run.
+//!
+//! A sync is written in the transaction of its write, so there is none for a write that was rolled back. The functions of the
 //! Postgres schema add theirs themselves. Members are kept as ids: a list of a hundred thousand takes less than a
 //! megabyte, and a write that changes nothing adds nothing.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -18,6 +22,16 @@ use crate::store::{Store, StoreError};
 /// Larger: the databases of accounts with large directories grow. Smaller: a mistake that is noticed late can't be undone.
 const KEPT: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 
+/// The longest pause between two requests of a run.
+///
+/// Larger: what a directory does at different times is undone together. Smaller: a directory that writes slowly has several runs.
+const PAUSE: Duration = Duration::from_secs(10 * 60);
+
+/// How many users a run may have. The next request begins another one.
+///
+/// Larger: a request that adds one user reads and writes longer lists. Smaller: writing a large group takes several runs.
+const MAX_RUN: i64 = 100_000;
+
 /// How many members of a sync are listed in each direction.
 ///
 /// Larger: the first sync of a large directory takes more memory. Smaller: fewer of them can be compared by eye.
@@ -30,6 +44,8 @@ pub struct GroupSync {
     pub id: i64,
     /// When it was written.
     pub at: Timestamp,
+    /// When a directory last changed the group in this run. None for a single write.
+    pub changed_at: Option<Timestamp>,
     /// The group.
     pub group: i64,
     /// The name of the group after the write.
@@ -57,6 +73,13 @@ pub struct SyncMembers {
     pub detached: Vec<String>,
 }
 
+/// Whether a change is a part of a run of its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) enum SyncKind {
+    Single,
+    Run,
+}
+
 /// A group that is being written.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct ChangedGroup<'g> {
@@ -71,7 +94,7 @@ impl GroupSync {
     fn select() -> Sql {
         Sql::text(
             "SELECT s.id, s.at, s.group_id, s.group_name, s.is_new, s.actor, s.token_id, s.undoes, s.attached_count, \
-             s.detached_count FROM group_syncs s",
+             s.detached_count, s.changed_at FROM group_syncs s",
         )
     }
 
@@ -87,6 +110,7 @@ impl GroupSync {
             undoes: row.get(7)?,
             attached: row.get::<i64>(8)?.unsigned_abs(),
             detached: row.get::<i64>(9)?.unsigned_abs(),
+            changed_at: row.get(10)?,
         })
     }
 }
@@ -102,14 +126,79 @@ pub(in crate::store) async fn keep_sync(
     if !group.is_new && !group.is_renamed && attached.is_empty() && detached.is_empty() {
         return Ok(());
     }
-    add(transaction, group, by, None, attached, detached).await?;
+    add_sync(transaction, group, by, None, attached, detached).await?;
     let oldest = Timestamp::now() - KEPT;
     transaction.execute(sql!("DELETE FROM group_syncs WHERE at < {oldest}", oldest)).await?;
     Ok(())
 }
 
+/// Keeps a change by a directory in its run, or begins one.
+pub(in crate::store) async fn keep_run(
+    transaction: &mut Transaction,
+    group: ChangedGroup<'_>,
+    by: &SyncedBy,
+    attached: &[i64],
+    detached: &[i64],
+) -> Result<(), sqlx::Error> {
+    if !group.is_new && !group.is_renamed && attached.is_empty() && detached.is_empty() {
+        return Ok(());
+    }
+    let sql = sql!(
+        "SELECT s.id, s.attached, s.detached FROM group_syncs s
+         WHERE s.id = (SELECT max(n.id) FROM group_syncs n WHERE n.group_id = {group})
+           AND s.token_id = {token} AND s.changed_at > {clock - pause}
+           AND s.attached_count + s.detached_count < {most}",
+        group = group.id,
+        token = by.token,
+        pause = PAUSE,
+        most = MAX_RUN,
+    );
+    let Some(row) = transaction.fetch_all(sql).await?.pop() else {
+        keep_sync(transaction, group, by, attached, detached).await?;
+        let sql = sql!(
+            "UPDATE group_syncs SET changed_at = at
+             WHERE id = (SELECT max(n.id) FROM group_syncs n WHERE n.group_id = {group})",
+            group = group.id,
+        );
+        transaction.execute(sql).await?;
+        return Ok(());
+    };
+    let [mut come, mut gone] =
+        [parse_ids(&row.get::<String>(1)?)?, parse_ids(&row.get::<String>(2)?)?].map(BTreeSet::from_iter);
+    // A user who came and went is as before.
+    let is_new = |user: &&i64| !gone.remove(*user);
+    come.extend(attached.iter().filter(is_new).collect::<Vec<_>>());
+    let was_before = |user: &&i64| !come.remove(*user);
+    gone.extend(detached.iter().filter(was_before).collect::<Vec<_>>());
+    let [come, gone] = [come, gone].map(|users| users.into_iter().collect::<Vec<i64>>());
+    let sql = sql!(
+        "UPDATE group_syncs SET changed_at = {clock}, group_name = {name}, attached = {attached}, detached = {detached},
+           attached_count = {attached_count}, detached_count = {detached_count} WHERE id = {id}",
+        name = group.name,
+        attached = as_json(&come),
+        detached = as_json(&gone),
+        attached_count = count(&come),
+        detached_count = count(&gone),
+        id = row.get::<i64>(0)?,
+    );
+    transaction.execute(sql).await?;
+    Ok(())
+}
+
+fn as_json(ids: &[i64]) -> String {
+    serde_json::to_string(ids).expect("numbers are JSON")
+}
+
+pub(super) fn parse_ids(text: &str) -> Result<Vec<i64>, sqlx::Error> {
+    serde_json::from_str(text).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+fn count(ids: &[i64]) -> i64 {
+    i64::try_from(ids.len()).expect("what is in memory can be counted")
+}
+
 /// Adds a sync.
-pub(super) async fn add(
+pub(in crate::store) async fn add_sync(
     transaction: &mut Transaction,
     group: ChangedGroup<'_>,
     by: &SyncedBy,
@@ -117,8 +206,6 @@ pub(super) async fn add(
     attached: &[i64],
     detached: &[i64],
 ) -> Result<(), sqlx::Error> {
-    let ids = |ids: &[i64]| serde_json::to_string(ids).expect("numbers are JSON");
-    let count = |ids: &[i64]| i64::try_from(ids.len()).expect("what is in memory can be counted");
     let sql = sql!(
         "INSERT INTO group_syncs (at, group_id, group_name, is_new, actor, token_id, undoes, attached, detached,
            attached_count, detached_count)
@@ -130,8 +217,8 @@ pub(super) async fn add(
         actor = &*by.name,
         token = by.token,
         undoes,
-        attached = ids(attached),
-        detached = ids(detached),
+        attached = as_json(attached),
+        detached = as_json(detached),
         attached_count = count(attached),
         detached_count = count(detached),
     );
@@ -139,7 +226,55 @@ pub(super) async fn add(
     Ok(())
 }
 
+/// What a directory last sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Provisioned {
+    /// Its token.
+    pub token: i64,
+    /// The name of the token.
+    pub name: String,
+    /// When it last sent a request, and for which route.
+    pub last_request: Option<(Timestamp, String)>,
+    /// The run of its last change of a group.
+    pub last_change: Option<GroupSync>,
+}
+
+/// How many directories are listed.
+///
+/// Larger: a page gets longer. Smaller: an account with many tokens does not see all of them.
+const DIRECTORIES: u32 = 50;
+
 impl Store {
+    /// The tokens of directories, which may do nothing else or changed a group by SCIM, and what they last sent.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn list_provisioned(&self) -> Result<Vec<Provisioned>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let sql = sql!(
+            "SELECT s.id, s.at, s.group_id, s.group_name, s.is_new, s.actor, s.token_id, s.undoes, s.attached_count,
+               s.detached_count, s.changed_at, t.id, t.name, t.last_used_at, t.last_used_route
+             FROM tokens t LEFT JOIN group_syncs s ON s.id =
+               (SELECT n.id FROM group_syncs n WHERE n.token_id = t.id AND n.changed_at IS NOT NULL
+                ORDER BY n.changed_at DESC, n.id DESC LIMIT 1)
+             WHERE t.revoked_at IS NULL AND (s.id IS NOT NULL OR ' ' || t.scopes || ' ' LIKE '% scim %')
+             ORDER BY t.id DESC LIMIT {limit} {scans: an account has few tokens}",
+            limit = DIRECTORIES,
+        );
+        let rows = reader.fetch_all(sql).await?;
+        let read = rows.iter().map(|row| {
+            let sync: Option<i64> = row.get(0)?;
+            let last_used: Option<Timestamp> = row.get(13)?;
+            Ok(Provisioned {
+                token: row.get(11)?,
+                name: row.get(12)?,
+                last_request: last_used.zip(row.get(14)?),
+                last_change: sync.map(|_| GroupSync::read(row)).transpose()?,
+            })
+        });
+        Ok(read.collect::<Result<_, sqlx::Error>>()?)
+    }
+
     /// Syncs, the newest first: of one group or all, below the number `before`, at most `limit`.
     ///
     /// # Errors

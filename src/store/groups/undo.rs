@@ -1,6 +1,8 @@
 //! Undoes a sync: in one transaction, the users who came with it leave the group, and those who left come back.
 //!
-//! Only the members are restored; the group keeps its name and its identifier. A sync is undone only if no later sync
+//! Only the members are restored; the group keeps its name and its identifier. Memberships of inactive users, which nothing shows,
+//! are restored like others. The members of the built-in group are the active users, so undoing a sync of it activates or
+//! deactivates users. A directory whose sync was undone is not told, so its group is marked as diverged. A sync is undone only if no later sync
 //! touched one of the same members, since an undo would then take back a decision of the later one. An undo is a sync too,
 //! so it can be undone.
 
@@ -12,7 +14,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::change::SyncedBy;
-use super::syncs::{self, ChangedGroup};
+use super::syncs::{ChangedGroup, add_sync, parse_ids};
 use super::write;
 use crate::store::engine::{PooledConnection, Transaction, retry};
 use crate::store::statement::{Sql, sql};
@@ -48,6 +50,7 @@ pub enum Undone {
 struct Changes {
     group: i64,
     group_name: String,
+    built_in: bool,
     attached: Vec<i64>,
     detached: Vec<i64>,
 }
@@ -66,25 +69,15 @@ impl Store {
                 Ok(changes) => changes,
                 Err(refused) => return Ok(refused),
             };
-            let sql = sql!(
-                "INSERT INTO group_members (group_id, user_id) SELECT {group}, u.id FROM users u
-                 WHERE u.id {in ids} AND NOT {+is_member} RETURNING user_id",
-                group = changes.group,
-                ids = &changes.detached,
-                is_member = is_member(changes.group),
-            );
-            let attached = read_ids(&mut transaction, sql).await?;
-            let sql = sql!(
-                "DELETE FROM group_members WHERE group_id = {group} AND user_id {in ids} RETURNING user_id",
-                group = changes.group,
-                ids = &changes.attached,
-            );
-            let detached = read_ids(&mut transaction, sql).await?;
+            let (attached, detached) = changes.restore(&mut transaction).await?;
             let group = ChangedGroup { id: changes.group, name: &changes.group_name, is_new: false, is_renamed: false };
             let changed = attached.len() + detached.len();
             if changed > 0 {
                 let by_actor = SyncedBy { name: Arc::from(by.name.as_str()), token: None };
-                syncs::add(&mut transaction, group, &by_actor, Some(id), &attached, &detached).await?;
+                add_sync(&mut transaction, group, &by_actor, Some(id), &attached, &detached).await?;
+                let sql =
+                    sql!("UPDATE directory_groups SET diverged = TRUE WHERE group_id = {group}", group = group.id);
+                transaction.execute(sql).await?;
                 let entry = AuditEntry {
                     action: "group.undo",
                     subject: format!("sync {id} of {}", changes.group_name),
@@ -114,7 +107,7 @@ impl Store {
         reader.begin_reading().await?;
         let preview = match find_undoable(&mut reader, id).await? {
             Ok(changes) => {
-                let is_member = is_member(changes.group);
+                let is_member = changes.is_member();
                 let attached = sql!("NOT {+is_member}", is_member = is_member.clone());
                 let attached = read_addresses(&mut reader, &changes.detached, attached).await?;
                 let detached = read_addresses(&mut reader, &changes.attached, is_member).await?;
@@ -128,6 +121,53 @@ impl Store {
 }
 
 impl Changes {
+    /// A condition: the user `u` is a member, shown or not.
+    fn is_member(&self) -> Sql {
+        if self.built_in {
+            return Sql::text("u.active");
+        }
+        sql!(
+            "(EXISTS (SELECT 1 FROM group_members m WHERE m.user_id = u.id AND m.group_id = {group})
+              OR EXISTS (SELECT 1 FROM inactive_members m WHERE m.user_id = u.id AND m.group_id = {group}))",
+            group = self.group,
+        )
+    }
+
+    /// Adds who went, and removes who came. Returns both.
+    async fn restore(&self, transaction: &mut Transaction) -> Result<(Vec<i64>, Vec<i64>), sqlx::Error> {
+        let Self { group, attached: come, detached: gone, .. } = self;
+        if self.built_in {
+            let sql = sql!("UPDATE users SET active = TRUE WHERE id {in gone} AND NOT active RETURNING id", gone);
+            let attached = read_ids(transaction, sql).await?;
+            let sql = sql!("UPDATE users SET active = FALSE WHERE id {in come} AND active RETURNING id", come);
+            return Ok((attached, read_ids(transaction, sql).await?));
+        }
+        let sql = sql!(
+            "INSERT INTO group_members (group_id, user_id) SELECT {group}, u.id FROM users u
+             WHERE u.id {in gone} AND NOT {+is_member} RETURNING user_id",
+            group = *group,
+            gone,
+            is_member = self.is_member(),
+        );
+        let attached = read_ids(transaction, sql).await?;
+        let mut detached = Vec::new();
+        for sql in [
+            sql!(
+                "DELETE FROM group_members WHERE group_id = {group} AND user_id {in come} RETURNING user_id",
+                group = *group,
+                come,
+            ),
+            sql!(
+                "DELETE FROM inactive_members WHERE group_id = {group} AND user_id {in come} RETURNING user_id",
+                group = *group,
+                come,
+            ),
+        ] {
+            detached.append(&mut read_ids(transaction, sql).await?);
+        }
+        Ok((attached, detached))
+    }
+
     fn undone(&self, attached: Vec<String>, detached: Vec<String>) -> Undone {
         let skipped = (self.attached.len() + self.detached.len()).saturating_sub(attached.len() + detached.len());
         Undone::Undone { attached, detached, skipped: skipped as u64 }
@@ -150,7 +190,7 @@ async fn find_undoable(connection: &mut PooledConnection, id: i64) -> Result<Res
 async fn find_changes(connection: &mut PooledConnection, id: i64) -> Result<Option<Changes>, sqlx::Error> {
     let sql = sql!(
         "SELECT s.group_id, coalesce((SELECT g.name FROM groups g WHERE g.id = s.group_id), s.group_name),
-           s.attached, s.detached
+           s.attached, s.detached, EXISTS (SELECT 1 FROM groups g WHERE g.id = s.group_id AND g.built_in)
          FROM group_syncs s WHERE s.id = {id}",
         id,
     );
@@ -161,6 +201,7 @@ async fn find_changes(connection: &mut PooledConnection, id: i64) -> Result<Opti
         group_name: row.get(1)?,
         attached: parse_ids(&row.get::<String>(2)?)?,
         detached: parse_ids(&row.get::<String>(3)?)?,
+        built_in: row.get(4)?,
     }))
 }
 
@@ -192,18 +233,9 @@ async fn find_later(
     Ok(later)
 }
 
-fn parse_ids(text: &str) -> Result<Vec<i64>, sqlx::Error> {
-    serde_json::from_str(text).map_err(|error| sqlx::Error::Decode(error.into()))
-}
-
 async fn read_ids(transaction: &mut Transaction, sql: Sql) -> Result<Vec<i64>, sqlx::Error> {
     let rows = transaction.fetch_all(sql).await?;
     rows.iter().map(|row| row.get(0)).collect()
-}
-
-/// A condition: the user `u` is a member.
-fn is_member(group: i64) -> Sql {
-    sql!("EXISTS (SELECT 1 FROM group_members m WHERE m.user_id = u.id AND m.group_id = {group})", group)
 }
 
 /// The addresses of users `u` with these ids that satisfy a condition.

@@ -21,7 +21,8 @@ use super::spellings::find_spellings;
 use super::syncs::{ChangedGroup, keep_sync};
 use super::{GroupSummary, IS_OF_SCIM};
 use crate::store::engine::{Database, Transaction, retry};
-use crate::store::statement::{Dialect, Row, Sql, sql};
+use crate::store::import::check::ALL_USERS;
+use crate::store::statement::{Dialect, Row, Sql, fold, sql};
 use crate::store::{Store, StoreError, users};
 
 /// How long one statement of a write may take, including the wait for the lock.
@@ -35,6 +36,11 @@ const STATEMENT_LIMIT: Duration = Duration::from_secs(60);
 /// lock in shared mode.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = '60s'; \
     SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock(7310577365311121506)";
+
+/// Whether a name is that of the built-in group, in any case: people could not tell the two groups apart.
+pub(in crate::store) fn is_built_in_name(name: &str) -> bool {
+    fold(name) == fold(ALL_USERS)
+}
 
 /// Begins a transaction that may write groups, for a caller that has been waiting since `waiting_since`. On SQLite,
 /// write transactions exclude each other anyway.
@@ -54,6 +60,9 @@ impl Store {
         mode: WriteMode,
         by: &SyncedBy,
     ) -> Result<WrittenGroup, GroupWriteError> {
+        if is_built_in_name(&write.name) {
+            return Err(GroupWriteError::BuiltIn);
+        }
         let plain = WriteMode { guard: None, durability: Durability::Commit, report: Report::Counts };
         if mode == plain
             && let Some(members) = &write.members

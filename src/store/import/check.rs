@@ -11,7 +11,7 @@ use super::state::{FormFacts, ImportState, SubmissionFacts};
 use crate::store::mailbox::key;
 
 /// The name of the built-in group, which has every user as a member.
-pub(super) const ALL_USERS: &str = "All Users";
+pub(in crate::store) const ALL_USERS: &str = "All Users";
 
 /// One step of the path to a value in a record.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -373,12 +373,14 @@ CREATE TABLE admin_sessions (
   last_seen_at timestamptz NOT NULL,
   expires_at timestamptz NOT NULL,
   network text NOT NULL,
-  user_agent text NOT NULL
+  user_agent text NOT NULL,
+  export text
 );
 COMMENT ON TABLE admin_sessions IS 'Administrators who are signed in. Signing out deletes the row.';
 COMMENT ON COLUMN admin_sessions.digest IS 'SHA-256 of the cookie.';
 COMMENT ON COLUMN admin_sessions.issuer IS 'The OpenID provider that identified the administrator, by subject. Null: signed in by a link.';
 COMMENT ON COLUMN admin_sessions.expires_at IS 'When the session ends, however recently it was used.';
+COMMENT ON COLUMN admin_sessions.export IS 'What the administrator chose to export and the key of the link to it, as JSON. Null: nothing, or the link was used.';
 
 -- 8. The audit log
 
@@ -435,14 +437,17 @@ CREATE TABLE group_syncs (
   attached text NOT NULL,
   detached text NOT NULL,
   attached_count bigint NOT NULL,
-  detached_count bigint NOT NULL
+  detached_count bigint NOT NULL,
+  changed_at timestamptz
 );
-COMMENT ON TABLE group_syncs IS 'Writes of groups through the API that changed something, for 90 days.';
+COMMENT ON TABLE group_syncs IS 'Writes of groups through the API that changed something, for 90 days. The changes of a group by one directory are one row, while they follow each other.';
+COMMENT ON COLUMN group_syncs.changed_at IS 'When a directory last changed the group in this row; NULL: the row is of a single write.';
 COMMENT ON COLUMN group_syncs.actor IS 'The name of the token, or the administrator who undid a sync.';
 COMMENT ON COLUMN group_syncs.attached IS 'A JSON array of the ids of users who became members.';
 COMMENT ON COLUMN group_syncs.detached IS 'A JSON array of the ids of users who ceased to be members.';
 CREATE INDEX group_syncs_group ON group_syncs (group_id, id);
 CREATE INDEX group_syncs_at ON group_syncs (at);
+CREATE INDEX group_syncs_token ON group_syncs (token_id, changed_at) WHERE changed_at IS NOT NULL;
 CREATE INDEX group_syncs_undoes ON group_syncs (undoes) WHERE undoes IS NOT NULL;
 
 -- Without enable_seqscan = off, a session keeps the plan that it made when there were few users, and reads all of them for
@@ -1109,9 +1114,37 @@ CREATE UNIQUE INDEX directory_users_external_id ON directory_users (external_id)
 CREATE TABLE directory_groups (
   group_id bigint PRIMARY KEY REFERENCES groups ON UPDATE CASCADE ON DELETE CASCADE,
   created_at timestamptz NOT NULL,
-  updated_at timestamptz NOT NULL
+  updated_at timestamptz NOT NULL,
+  diverged boolean NOT NULL DEFAULT false
 );
 COMMENT ON TABLE directory_groups IS 'The groups that belong to SCIM: PUT /group refuses to write them.';
+COMMENT ON COLUMN directory_groups.diverged IS 'Whether an administrator decided against the directory, which has not written all members since.';
+
+-- Those who are members again do not count. Users who became inactive or were deleted are members of the built-in group that were
+-- removed.
+CREATE TABLE directory_removals (
+  group_id bigint NOT NULL REFERENCES groups ON UPDATE CASCADE ON DELETE CASCADE,
+  user_id bigint NOT NULL,
+  ends_at timestamptz NOT NULL,
+  PRIMARY KEY (group_id, user_id)
+);
+COMMENT ON TABLE directory_removals IS 'The members that directories removed in the current ten minutes of a group, for the guard.';
+COMMENT ON COLUMN directory_removals.ends_at IS 'When the ten minutes end, the same in all rows of a group.';
+
+CREATE TABLE directory_held (
+  group_id bigint NOT NULL REFERENCES groups ON UPDATE CASCADE ON DELETE CASCADE,
+  user_id bigint NOT NULL REFERENCES users ON UPDATE CASCADE ON DELETE CASCADE,
+  kind text NOT NULL CHECK (kind IN ('removed', 'deactivated', 'deleted')),
+  at timestamptz NOT NULL,
+  actor text NOT NULL,
+  token_id bigint,
+  PRIMARY KEY (group_id, user_id)
+);
+COMMENT ON TABLE directory_held IS 'Removals that the guard keeps from being applied, until an administrator or the directory decides otherwise.';
+COMMENT ON COLUMN directory_held.group_id IS 'The group whose guard it is.';
+COMMENT ON COLUMN directory_held.kind IS 'removed: from the group; deactivated or deleted: from the account.';
+COMMENT ON COLUMN directory_held.actor IS 'The name of the token.';
+CREATE INDEX directory_held_user ON directory_held (user_id);
 
 -- A logical replica receives the rows that these triggers move, so there they do not fire.
 CREATE FUNCTION formgate_move_memberships() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$

@@ -295,7 +295,8 @@ CREATE TABLE admin_sessions (
   last_seen_at INTEGER NOT NULL,
   expires_at INTEGER NOT NULL, -- when the session ends, however recently it was used
   network TEXT NOT NULL,
-  user_agent TEXT NOT NULL
+  user_agent TEXT NOT NULL,
+  export TEXT -- what the administrator chose to export and the key of the link to it, as JSON; NULL: nothing, or the link was used
 ) STRICT;
 
 -- 8. The audit log
@@ -342,7 +343,8 @@ END;
 
 -- 9. Group syncs
 
--- Writes of groups through the API that changed something, for 90 days.
+-- Writes of groups through the API that changed something, for 90 days. The changes of a group by one directory are one row, while
+-- they follow each other.
 CREATE TABLE group_syncs (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   at INTEGER NOT NULL,
@@ -355,10 +357,12 @@ CREATE TABLE group_syncs (
   attached TEXT NOT NULL, -- a JSON array of the ids of users who became members
   detached TEXT NOT NULL, -- a JSON array of the ids of users who ceased to be members
   attached_count INTEGER NOT NULL,
-  detached_count INTEGER NOT NULL
+  detached_count INTEGER NOT NULL,
+  changed_at INTEGER -- when a directory last changed the group in this row; NULL: the row is of a single write
 ) STRICT;
 CREATE INDEX group_syncs_group ON group_syncs (group_id, id);
 CREATE INDEX group_syncs_at ON group_syncs (at);
+CREATE INDEX group_syncs_token ON group_syncs (token_id, changed_at) WHERE changed_at IS NOT NULL;
 CREATE INDEX group_syncs_undoes ON group_syncs (undoes) WHERE undoes IS NOT NULL;
 
 -- 10. Notes of what was written
@@ -779,5 +783,27 @@ CREATE UNIQUE INDEX directory_users_external_id ON directory_users (external_id)
 CREATE TABLE directory_groups (
   group_id INTEGER PRIMARY KEY REFERENCES groups ON UPDATE CASCADE ON DELETE CASCADE,
   created_at INTEGER NOT NULL,
-  updated_at INTEGER NOT NULL
+  updated_at INTEGER NOT NULL,
+  diverged INTEGER NOT NULL DEFAULT 0 -- whether an administrator decided against the directory, which has not written all members since
 ) STRICT;
+
+-- The members that directories removed in the current ten minutes of a group, for the guard. Those who are members again do not
+-- count. Users who became inactive or were deleted are members of the built-in group that were removed.
+CREATE TABLE directory_removals (
+  group_id INTEGER NOT NULL REFERENCES groups ON UPDATE CASCADE ON DELETE CASCADE,
+  user_id INTEGER NOT NULL,
+  ends_at INTEGER NOT NULL, -- when the ten minutes end, the same in all rows of a group
+  PRIMARY KEY (group_id, user_id)
+) STRICT, WITHOUT ROWID;
+
+-- Removals that the guard keeps from being applied, until an administrator or the directory decides otherwise.
+CREATE TABLE directory_held (
+  group_id INTEGER NOT NULL REFERENCES groups ON UPDATE CASCADE ON DELETE CASCADE, -- the group whose guard it is
+  user_id INTEGER NOT NULL REFERENCES users ON UPDATE CASCADE ON DELETE CASCADE,
+  kind TEXT NOT NULL, -- removed: from the group; deactivated or deleted: from the account
+  at INTEGER NOT NULL,
+  actor TEXT NOT NULL, -- the name of the token
+  token_id INTEGER,
+  PRIMARY KEY (group_id, user_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX directory_held_user ON directory_held (user_id);

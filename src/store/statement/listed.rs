@@ -37,7 +37,7 @@ fn listed(template: &str, part: &dyn Fn(&str) -> String) -> Sql {
             Token::Rows { batch, .. } => (batch, "[]".into()),
             Token::Page(name) => {
                 let direction = SortDirection::Ascending;
-                (name, PageScan { direction, offset: 0, length: 1, start_at: None }.into())
+                (name, PageScan { direction, offset: 0, length: 1, behind: None }.into())
             }
             _ => continue,
         };

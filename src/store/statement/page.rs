@@ -43,6 +43,53 @@ impl PageRequest {
     }
 }
 
+/// The place of an item in an order by an instant, and by ids where instants are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The instant.
+    pub at: Timestamp,
+    /// The id.
+    pub id: i64,
+}
+
+/// What is read of a list that has pages and cursors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageStart {
+    /// A page by its number.
+    Number(PageRequest),
+    /// As many items behind a position as `size`, or from the beginning.
+    Behind {
+        /// The last item that was read before.
+        position: Option<Position>,
+        /// The most items.
+        size: u32,
+    },
+}
+
+impl PageStart {
+    /// How many items are skipped.
+    pub(in crate::store) fn offset(self) -> i64 {
+        match self {
+            Self::Number(page) => page.offset(),
+            Self::Behind { .. } => 0,
+        }
+    }
+
+    /// How it is read in the order of the list.
+    pub(in crate::store) fn scan(self, direction: SortDirection) -> PageScan {
+        match self {
+            Self::Number(page) => PageScan::forward(page, direction),
+            Self::Behind { position, size } => PageScan::behind(position, size, direction),
+        }
+    }
+}
+
+impl From<PageRequest> for PageStart {
+    fn from(page: PageRequest) -> Self {
+        Self::Number(page)
+    }
+}
+
 /// The items of one page, and how many there are on all pages.
 #[derive(Clone, Debug)]
 pub struct Page<T> {
@@ -61,14 +108,19 @@ pub(in crate::store) struct PageScan {
     pub(in crate::store) offset: i64,
     /// How many are read.
     pub(in crate::store) length: i64,
-    /// Where to start instead of the end: items before this instant (descending), or from it on (ascending).
-    pub(in crate::store) start_at: Option<Timestamp>,
+    /// The items behind this position are read, instead of all. One with the least id is in front of all of its instant.
+    pub(in crate::store) behind: Option<Position>,
 }
 
 impl PageScan {
     /// Reads a page in its own order, from the start of the list.
     pub(in crate::store) fn forward(page: PageRequest, direction: SortDirection) -> Self {
-        Self { direction, offset: page.offset(), length: i64::from(page.size), start_at: None }
+        Self { direction, offset: page.offset(), length: i64::from(page.size), behind: None }
+    }
+
+    /// Reads what is behind a position, or from the start of the list, and one item more: it shows whether there is more.
+    pub(in crate::store) fn behind(position: Option<Position>, size: u32, direction: SortDirection) -> Self {
+        Self { direction, offset: 0, length: i64::from(size) + 1, behind: position }
     }
 
     /// Reads a page of a list of `total` items from the nearer end. None if the page is empty.
@@ -79,7 +131,7 @@ impl PageScan {
         if length <= 0 {
             None
         } else if behind < forward.offset {
-            Some(Self { direction: direction.reversed(), offset: behind, length, start_at: None })
+            Some(Self { direction: direction.reversed(), offset: behind, length, behind: None })
         } else {
             Some(Self { length, ..forward })
         }
@@ -98,9 +150,10 @@ impl PageScan {
             SortDirection::Ascending => last.map(|day| day + 1),
         };
         let instant = first_instant.and_then(|day| Timestamp::from_second(day.saturating_mul(86_400)).ok());
-        if instant.is_some() {
+        if let Some(at) = instant {
             self.offset -= items;
-            self.start_at = instant;
+            // Descending, what is behind it is before the instant.
+            self.behind = Some(Position { at, id: i64::MIN });
         }
     }
 }
@@ -132,14 +185,15 @@ mod tests {
 
     #[test]
     fn whole_days_are_skipped_by_starting_at_an_instant() {
+        let day = |text: &str| Some(Position { at: text.parse().unwrap(), id: i64::MIN });
         let mut scan = PageScan::from_nearest_end(page(200), 10_000, SortDirection::Descending).unwrap();
         scan.skip_days(3_900, Some(19_000));
-        assert_eq!((scan.offset, scan.start_at), (80, Some("2022-01-08T00:00:00Z".parse().unwrap())));
+        assert_eq!((scan.offset, scan.behind), (80, day("2022-01-08T00:00:00Z")));
         let mut scan = PageScan::from_nearest_end(page(200), 10_000, SortDirection::Ascending).unwrap();
         scan.skip_days(3_900, Some(19_000));
-        assert_eq!((scan.offset, scan.start_at), (80, Some("2022-01-09T00:00:00Z".parse().unwrap())));
+        assert_eq!((scan.offset, scan.behind), (80, day("2022-01-09T00:00:00Z")));
         let mut scan = PageScan::from_nearest_end(page(200), 10_000, SortDirection::Ascending).unwrap();
         scan.skip_days(0, None);
-        assert_eq!((scan.offset, scan.start_at), (3_980, None));
+        assert_eq!((scan.offset, scan.behind), (3_980, None));
     }
 }

@@ -118,7 +118,7 @@ impl SubmissionReader {
     pub async fn next(&mut self) -> Result<Option<SubmissionPart>, StoreError> {
         let Some(mut parent) = self.parent.take() else { return self.begin_next().await };
         loop {
-            if parent.members.is_empty() {
+            if parent.members.is_empty() && !self.store.elements().are_none() {
                 self.read_children(&mut parent).await?;
             }
             let Some(mut member) = parent.members.pop_front() else { return Ok(Some(SubmissionPart::End)) };
@@ -146,7 +146,8 @@ impl SubmissionReader {
             let answers = MemberAnswers::Unknown;
             let form = row.get(1)?;
             let itself = Member { id, form, updated_at, next: 0, answers };
-            self.parent = Some(Parent { id, members: VecDeque::from([itself]), last_child: 0 });
+            let itself = (!self.store.elements().are_none()).then_some(itself);
+            self.parent = Some(Parent { id, members: itself.into_iter().collect(), last_child: 0 });
             let (status, created_at) = (row.get(2)?, row.get(3)?);
             return Ok(Some(SubmissionPart::Begin { id, form, status, created_at, updated_at }));
         }
@@ -164,7 +165,7 @@ impl SubmissionReader {
                WHERE f.graduated AND c.parent_id = p.id AND NOT c.draft AND p.id = {parent} AND c.id > {last_child}{+in_reach}
                ORDER BY c.id LIMIT {limit}) AS m
              ORDER BY m.id",
-            columns = columns(FormFields::Unread, CHILD_BYTES),
+            columns = columns(FormFields::Unread, self.store.elements(), CHILD_BYTES),
             parent = parent.id,
             last_child = parent.last_child,
             in_reach = self.store.reach().of_row("p.form_id"),
@@ -186,7 +187,11 @@ impl SubmissionReader {
             return Ok(Arc::clone(fields));
         }
         let mut reader = self.store.database.reader().await?;
-        let sql = sql!("SELECT id, gid, name, type FROM elements WHERE form_id = {form} ORDER BY position, id", form);
+        let sql = sql!(
+            "SELECT id, gid, name, type FROM elements WHERE form_id = {form}{+in_elements} ORDER BY position, id",
+            form,
+            in_elements = self.store.elements().of_row("id"),
+        );
         let mut fields = Vec::new();
         for row in reader.fetch_all(sql).await? {
             let text = |column| row.get::<String>(column).map(Into::into);
@@ -237,8 +242,9 @@ impl SubmissionReader {
         let mut reader = self.store.database.reader().await?;
         let sql = sql!(
             "SELECT element_id, CAST(octet_length(value) + coalesce(octet_length(CAST(files AS text)), 0) AS bigint)
-             FROM answers WHERE submission_id = {id}",
+             FROM answers WHERE submission_id = {id}{+in_elements}",
             id,
+            in_elements = self.store.elements().of_row("element_id"),
         );
         let rows = reader.fetch_all(sql).await?;
         Ok(rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, sqlx::Error>>()?)

@@ -20,6 +20,7 @@ use crate::store::derived::changes::{ChangeCursor, LogMark, stamp_of};
 use crate::store::derived::search::with_sub_forms;
 use crate::store::derived::settle::{MAX_BURST, Settled};
 use crate::store::engine::PooledConnection;
+use crate::store::reach::Caller;
 use crate::store::statement::{Row, Sql, sql};
 use crate::store::submissions::{Submissions, read_submissions};
 use crate::store::{FormReach, Store, StoreError};
@@ -148,7 +149,7 @@ impl Store {
         let mut submissions = Submissions::default();
         if leased.event != Event::SubmissionDeleted {
             let unsent = events.iter().filter(|event| event.sent.is_none()).map(|event| event.submission);
-            submissions = read_submissions(&mut reader, unsent.collect(), &leased.reach).await?;
+            submissions = read_submissions(&mut reader, unsent.collect(), &Caller::within(&leased.reach)).await?;
         }
         let sql = sql!(
             "SELECT epoch, last_seq, {+stamp},

@@ -262,7 +262,7 @@ impl Store {
                 form: row.get(1)?,
                 changed_at: row.get(2)?,
                 cursor: ChangeCursor::after(row.get(4)?, LogMark { seq: row.get(3)?, stamp: row.get(5)? }),
-                submissions: read_submissions(&mut reader, shown, self.reach()).await?,
+                submissions: read_submissions(&mut reader, shown, &self.caller).await?,
             });
         }
         reader.end_transaction("COMMIT").await?;

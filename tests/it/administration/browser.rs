@@ -46,7 +46,7 @@ on_both_databases! {
         browser.page.refresh().await.unwrap();
         assert_eq!(browser.text("h1").await, "This form was sent before");
         check_page("token-again").await;
-        for path in ["", "/tokens", "/tokens/1", "/tokens/1/revoke", "/webhooks", "/groups", "/requests", "/audit", "/sessions"] {
+        for path in ["", "/tokens", "/tokens/1", "/tokens/1/revoke", "/webhooks", "/groups", "/requests", "/export", "/audit", "/sessions"] {
             browser.open(&format!("{base}/admin{path}")).await;
             assert!(!browser.page.source().await.unwrap().contains(&value), "{path}");
             assert_ne!(browser.page.title().await.unwrap(), "run");
@@ -143,7 +143,7 @@ async fn everything_is_reached_by_keyboard() {
     browser.type_into("body", TAB).await;
     assert_eq!(browser.script("return document.activeElement.tagName").await, json!("BUTTON"));
     browser.leave_by("Enter", press(&browser, ENTER)).await;
-    for path in ["", "/tokens", "/webhooks", "/groups", "/requests", "/audit", "/sessions"] {
+    for path in ["", "/tokens", "/webhooks", "/groups", "/requests", "/export", "/audit", "/sessions"] {
         browser.open(&format!("{base}/admin{path}")).await;
         let all = browser
             .script(

@@ -136,7 +136,7 @@ async fn every_page_is_accessible_and_complete_in_german() {
     check_german(&browser, "enter", &foreign).await;
     browser.follow("button").await;
     check_german(&browser, "overview-empty", &foreign).await;
-    for page in ["tokens", "webhooks", "groups", "audit"] {
+    for page in ["tokens", "webhooks", "groups", "export", "audit"] {
         open(&format!("/{page}")).await;
         check_german(&browser, &format!("{page}-empty"), &foreign).await;
     }
@@ -176,10 +176,12 @@ async fn every_page_is_accessible_and_complete_in_german() {
         ("/webhooks/1", "webhook"),
         ("/groups?group=1", "groups-of-one"),
         ("/groups/1", "group-sync"),
+        ("/groups/all", "all-groups"),
         ("/requests", "requests"),
         ("/requests?since=x", "requests-error"),
         ("/requests?status=500", "requests-none"),
         ("/requests/1-1", "request-unknown"),
+        ("/export", "export"),
         ("/audit", "audit"),
         ("/audit?since=x", "audit-error"),
         ("/audit?actor=keiner", "audit-none"),

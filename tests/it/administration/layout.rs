@@ -144,6 +144,8 @@ impl Layout {
             ("/webhooks/1", "webhook"),
             ("/groups", "groups"),
             ("/groups/1", "group-sync"),
+            ("/groups/all", "all-groups"),
+            ("/groups?group=1", "groups-of-one"),
             ("/domains", "domains"),
             ("/domains/anmeldung.kundenportal.shop.com", "domain"),
             ("/requests", "requests"),

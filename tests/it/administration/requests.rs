@@ -7,6 +7,9 @@ use crate::support::fixture::on_both_databases;
 
 const PATH: &str = "/admin/requests";
 
+/// How much of a token is shown, in bytes.
+const PREFIX: usize = 8;
+
 on_both_databases! {
     async fn requests_are_listed_filtered_paged_and_shown_one_by_one(engine: Engine) {
         let scene = Scene::of(Scene::site(engine).requests_per_minute(100_000));
@@ -44,6 +47,10 @@ on_both_databases! {
         assert!(list.contains("401 × 2") && list.contains("No token was sent."), "{list}");
         assert!(list.contains("&lt;b&gt;Loader") || list.contains("&#60;b&#62;Loader"), "{list}");
         assert!(!list.contains("<b>Loader") && list.contains("/form/{id}"), "{list}");
+        assert!(list.contains(&format!(">Payroll ({}…)</option>", &tokens[0][..PREFIX])), "{list}");
+        assert!(!list.contains("switched off"), "{list}");
+        let shown = between(&list, "<time datetime=", "</time>").split_once('>').expect("its end").1;
+        assert_eq!(shown.split(", ").nth(1).map(|time| time.matches(':').count()), Some(2), "{shown}");
 
         let row = list.split("data-request=\"the-one\"").nth(1).expect("the row");
         let link = between(row, "<a href=\"", "\"");
@@ -76,5 +83,11 @@ on_both_databases! {
         let (_, second) = page(&format!("?token=1&after={next}")).await;
         assert_eq!(second.matches("data-request=\"many-").count(), 10, "{second}");
         assert!(!second.contains("&#38;after="), "{second}");
+    }
+
+    async fn a_page_of_a_log_that_is_switched_off_says_so(engine: Engine) {
+        let scene = Scene::of(Scene::site(engine).gateway("request_log", false));
+        let own = scene.sign_in("acme", "viewer").await;
+        assert!(text(&own.get(PATH).await).contains("This log is switched off"));
     }
 }

@@ -49,6 +49,7 @@ async fn a_role_with_the_documented_rights_serves_the_area() {
         "/groups",
         "/groups/1",
         "/requests",
+        "/export",
         "/audit",
         "/sessions",
     ] {

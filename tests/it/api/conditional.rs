@@ -90,12 +90,37 @@ on_both_databases! {
             ("/api/v1/form/1", "UPDATE elements SET name = 'Begins' WHERE id = 11"),
             ("/api/v1/submission/7", "UPDATE elements SET name = 'Start' WHERE id = 11"),
             ("/api/v1/submission/7", "UPDATE answers SET value = '10:00' WHERE submission_id = 7"),
+            ("/api/v1/submission/7?fields=11", "UPDATE elements SET name = 'Departure' WHERE id = 11"),
+            ("/api/v1/submission/7?fields=id,11", "UPDATE answers SET value = '11:00' WHERE submission_id = 7"),
+            ("/api/v1/submission/7?fields=status", "UPDATE submissions SET status = 'info' WHERE id = 7"),
             ("/api/v1/submission/7", "UPDATE submissions SET status = 'denied' WHERE id = 7"),
             ("/api/v1/group/5", "UPDATE users SET name = 'Ada L.' WHERE id = 1"),
             ("/api/v1/group/5?page=1", "UPDATE users SET email = 'ada.l@acme.test' WHERE id = 1"),
             ("/api/v1/group/5", "DELETE FROM group_members WHERE group_id = 5"),
         ] {
             changes(&account, path, sql).await;
+        }
+    }
+
+    async fn fields_have_a_tag_of_their_own(engine: Engine) {
+        let account = account(engine, DATA);
+        let paths = ["", "?fields=id,status", "?fields=id,status,11", "?fields=allElements"].map(|fields| format!("/api/v1/submission/7{fields}"));
+        let mut tags = Vec::new();
+        for path in &paths {
+            let tag = tag_of(&account.client, path).await;
+            assert!(!tags.contains(&tag), "{path}");
+            tags.push(tag);
+        }
+        for (path, tag) in paths.iter().zip(&tags) {
+            for (sent, other) in tags.iter().zip(&paths) {
+                let answer = account.client.get(path).header("if-none-match", sent).send().await;
+                assert_eq!((answer.status == 304, answer.header("etag")), (path == other, Some(&**tag)), "{path} {other}");
+            }
+        }
+        account.database().await.execute("UPDATE elements SET name = 'Begins' WHERE id = 11").await;
+        for (path, (before, stays)) in paths.iter().zip(tags.iter().zip([false, true, false, false])) {
+            let answer = account.client.get(path).header("if-none-match", before).send().await;
+            assert_eq!(answer.status == 304, stays, "{path}: {answer:?}");
         }
     }
 
@@ -118,6 +143,8 @@ on_both_databases! {
         let client = node.client().to(&site.host("acme")).with(&token);
         let path = "/api/v1/submission/7";
         let before = tag_of(&client, path).await;
+        let of_fields = tag_of(&client, &format!("{path}?fields=11")).await;
+        let without_times = tag_of(&client, &format!("{path}?fields=id,created_at")).await;
         let moved = fs::read_to_string(&site.config_path).expect("a configuration").replace(ZONE, "Asia/Tokyo");
         let draft = site.config_path.with_extension("draft");
         fs::write(&draft, moved).expect("the site's folder can be written");
@@ -127,6 +154,10 @@ on_both_databases! {
         assert_eq!(after.status, 200, "{after:?}");
         assert_eq!(after.json()["data"]["allElements"][0]["value"], json!("09:30 JST"), "{after:?}");
         assert_ne!(tag(&after), before);
+        let after = client.get(&format!("{path}?fields=11")).header("if-none-match", &of_fields).send().await;
+        assert_eq!(after.json()["data"]["allElements"][0]["value"], json!("09:30 JST"), "{after:?}");
+        let after = client.get(&format!("{path}?fields=id,created_at")).header("if-none-match", &without_times).send().await;
+        assert_eq!(after.status, 304, "it shows no time of the zone");
     }
 }
 

@@ -57,8 +57,8 @@ async fn names_of_the_query_and_the_body_are_in_one_header_with_or_without_fault
         async |query: &str, body: Value| client.post(&format!("/api/v1/submission{query}")).json(&body).send().await;
     let answer = search("?per_page=100", json!({"status": "pending", "per_page": 5})).await;
     assert_eq!((answer.status.as_u16(), named(&answer)), (200, Some("per_page, status")));
-    let answer = search("?page=0&limit=5&offset=20", json!({})).await;
-    assert_eq!((answer.status.as_u16(), named(&answer)), (422, Some("limit, offset")));
+    let answer = search("?page=0&per_page=5&offset=20", json!({})).await;
+    assert_eq!((answer.status.as_u16(), named(&answer)), (422, Some("per_page, offset")));
     let body: Value = (0..500).map(|at| (format!("key{at}"), json!(at))).collect::<serde_json::Map<_, _>>().into();
     let answer = search(&format!("?{}=1&{}=2", "x".repeat(300), "ü".repeat(50)), body).await;
     let names = named(&answer).unwrap();
@@ -77,8 +77,8 @@ async fn unknown_keys_of_a_body_with_faults_are_named_on_every_endpoint_that_tak
         (Method::POST, "subscribe", json!({"status": 1, "target_url": "https://x.example", "form": 7, "per_page": 5})),
         (Method::POST, "unsubscribe", json!({"status": 1, "per_page": 5})),
     ] {
-        let answer = account.client.method(method, &format!("/api/v1/{path}?limit=1")).json(&body).send().await;
-        assert_eq!((answer.status.as_u16(), named(&answer)), (422, Some("limit, status, per_page")), "{path} {body}");
+        let answer = account.client.method(method, &format!("/api/v1/{path}?size=1")).json(&body).send().await;
+        assert_eq!((answer.status.as_u16(), named(&answer)), (422, Some("size, status, per_page")), "{path} {body}");
     }
 }
 

@@ -1,5 +1,7 @@
 //! `POST /submission`, `GET /submission/{id}`.
 
+mod cursor;
+mod fields;
 mod foreign;
 mod kept;
 mod large;

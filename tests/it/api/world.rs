@@ -11,7 +11,7 @@ use std::fmt::Write;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 use rand::rngs::StdRng;
-use rand::seq::{IndexedMutRandom, IndexedRandom};
+use rand::seq::{IndexedMutRandom, IndexedRandom, SliceRandom};
 use rand::{RngExt, SeedableRng};
 use serde_json::{Map, Value, json};
 
@@ -475,6 +475,49 @@ impl World {
     /// The ids of every form.
     pub(crate) fn forms(&self) -> impl Iterator<Item = i64> {
         self.forms.iter().map(|form| form.id)
+    }
+
+    /// The ids of every element.
+    pub(crate) fn elements(&self) -> impl Iterator<Item = i64> {
+        self.forms.iter().flat_map(|form| form.elements.iter().map(|(id, _)| *id))
+    }
+
+    /// A submission as it is shown with some fields: of what is shown without them, these keys, and of its answers those of
+    /// these elements.
+    pub(crate) fn select(whole: &Value, fields: &[String]) -> Value {
+        let has = |field: &str| fields.iter().any(|wanted| wanted == field);
+        let element = |gid: &str| gid.rsplit('-').next().expect("a part").trim_start_matches('0').to_owned();
+        let (mut shown, has_numbers) = (Map::new(), fields.iter().any(|field| field.parse::<i64>().is_ok()));
+        for (key, value) in whole.as_object().expect("a submission") {
+            if has(key) {
+                shown.insert(key.clone(), value.clone());
+            } else if key == "allElements" && has_numbers {
+                let entries = value.as_array().expect("a list").iter();
+                let entries = entries.filter(|entry| has(&element(entry["gid"].as_str().expect("a text"))));
+                shown.insert(key.clone(), entries.cloned().collect());
+            }
+        }
+        shown.into()
+    }
+
+    /// Fields at random: some keys, some elements, and now and then one of them twice.
+    pub(crate) fn fields(&mut self) -> Vec<String> {
+        let elements: Vec<i64> = self.elements().collect();
+        let chance = *[0.0, 0.05, 0.3, 1.0].choose(&mut self.random).expect("some");
+        let elements: Vec<String> =
+            elements.into_iter().filter(|_| self.random.random_bool(chance)).map(|id| id.to_string()).collect();
+        let keys = ["id", "status", "created_at", "updated_at", "allElements"];
+        let chance = *[0.0, 0.4].choose(&mut self.random).expect("some");
+        let keys = keys.into_iter().filter(|_| self.random.random_bool(chance)).map(str::to_owned);
+        let mut fields: Vec<String> = keys.chain(elements).collect();
+        if fields.is_empty() {
+            fields.push("status".to_owned());
+        }
+        if self.random.random_bool(0.1) {
+            fields.push(fields[0].clone());
+        }
+        fields.shuffle(&mut self.random);
+        fields
     }
 
     /// The form of a submission.

@@ -230,6 +230,24 @@ on_both_databases! {
         }
     }
 
+    async fn an_end_that_was_deleted_is_restored_and_a_row_says_so(engine: Engine) {
+        let site = three_tokens(engine);
+        tamper(&site, engine, "DELETE FROM audit_state").await;
+        assert_eq!(site.run(&["token", "create", "--tenant", "acme", "--name", "late"], b"").code, 1, "its row can't be added");
+        let mended = site.run(&["reindex", "--tenant", "acme"], b"");
+        assert_eq!(mended.code, 0, "{mended:?}");
+        let end = "the end of the audit log, behind the last row that is left";
+        assert!(mended.stdout.trim_end().ends_with(end), "{mended:?}");
+        assert_eq!(verify(&site), (0, "acme: the audit log is intact: 4 rows\n".to_owned()));
+        site.token("acme", "late");
+        let again = site.run(&["reindex", "--tenant", "acme"], b"");
+        assert!(again.code == 0 && !again.stdout.contains("audit log"), "{again:?}");
+        let rows = listed(&site, &[]);
+        assert_eq!(actions(&rows)[..3], ["reindex", "token.create", "reindex"]);
+        let outcome = rows[2]["details"]["outcome"].as_str().expect("a text");
+        assert!(outcome.ends_with(end), "{outcome}");
+    }
+
     async fn a_row_that_formgate_did_not_write_is_found(engine: Engine) {
         let copied = |id: &str| {
             format!(

@@ -87,7 +87,7 @@ impl Demo {
 
     fn stop_with(mut self, signal: &str) {
         self.child.signal(signal);
-        let status = self.child.wait_at_most(Duration::from_secs(10)).expect("a demo stops when it is told to");
+        let status = self.child.wait_at_most(Duration::from_secs(60)).expect("a demo stops when it is told to");
         assert!(status.success());
     }
 }

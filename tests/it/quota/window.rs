@@ -35,8 +35,13 @@ impl Report {
 
 /// One request as the script reads it. Its operation is the first letter of a word, in upper case for a long log.
 fn question(limit: u64, operation: &str, token: u32) -> Vec<u8> {
+    question_of(limit, operation, token, 1)
+}
+
+/// The same of a request for several places.
+fn question_of(limit: u64, operation: &str, token: u32, places: u16) -> Vec<u8> {
     let limit = u32::try_from(limit).expect("a limit").to_be_bytes();
-    [&limit[..], &operation.as_bytes()[..1], &token.to_be_bytes()].concat()
+    [&limit[..], &operation.as_bytes()[..1], &token.to_be_bytes(), &places.to_be_bytes()].concat()
 }
 
 /// Asks the script, and returns what it replies to each request: what remains, how long to wait, and what it reports.
@@ -430,6 +435,95 @@ fn a_token_with_a_budget_takes_a_place_in_both_windows_or_in_neither() {
         }
         assert!(own.len() as u64 > own_limit.min(20) && admitted.len() > own.len(), "{limit} {own_limit}");
     }
+}
+
+/// Requests that spend more take all further places in both windows, or give back the oldest of their token.
+#[test]
+fn further_places_are_taken_together_in_both_windows_or_one_is_given_back() {
+    const CLOCK: &str = "redis.call('TIME')";
+    let (redis, mut random) = (Redis::start(), StdRng::seed_from_u64(4));
+    let script = Script::new(&SOURCE.replace(CLOCK, "{ARGV[4], ARGV[5]}"));
+    let mut connection = redis.connect();
+    let (mut taken, mut refused) = (0, 0);
+    for round in 0..24 {
+        let span = [50, 1000, 60_000][random.random_range(0..3)];
+        let limit = if round % 4 == 3 { random.random_range(700..=900) } else { random.random_range(2..=40) };
+        let own_limit = random.random_range(limit / 2..=limit).max(2);
+        let (key, own_key) = (format!("window {round}"), format!("window {round}:token:7"));
+        // What each window holds: instants and tokens.
+        let [mut held, mut own]: [Vec<(u64, u32)>; 2] = [Vec::new(), Vec::new()];
+        let mut now = 1_700_000_000_000 + round;
+        for _ in 0..200.max(limit) {
+            now += random.random_range(0..=4 * span / limit);
+            for window in [&mut held, &mut own] {
+                window.retain(|(at, _)| now - at <= span);
+            }
+            let (is_limited, places) = (random.random_bool(0.5), random.random_range(1..=own_limit / 2).max(1));
+            let token = if is_limited { 7 } else { 8 };
+            let mut ask = |operation: &str, places: u16| {
+                let mut call = script.prepare_invoke();
+                let mut questions = Vec::new();
+                let mut add = |key: &str, limit: u64, operation: &str| {
+                    let is_long = random.random_bool(0.5);
+                    call.key(key);
+                    if is_long {
+                        call.key(format!("{key}:tally"));
+                    }
+                    let operation = if is_long { operation.to_uppercase() } else { operation.to_owned() };
+                    questions.extend(question_of(limit, &operation, token, places));
+                };
+                if is_limited {
+                    add(&own_key, own_limit, "o");
+                }
+                add(&key, limit, operation);
+                call.arg(span).arg(86_400_000).arg(&questions).arg(now / 1000).arg(now % 1000 * 1000 + 999);
+                answers(&call, &mut connection)
+            };
+            let wait_of = |window: &[(u64, u32)], limit: u64, places: u64| {
+                let beyond = (window.len() as u64 + places).saturating_sub(limit);
+                if beyond == 0 { 0 } else { window[beyond as usize - 1].0 + span + 1 - now }
+            };
+            // The one that every request spends.
+            let answered = ask("s", 1);
+            if answered.iter().any(|(admits, ..)| !admits) {
+                continue;
+            }
+            held.push((now, token));
+            own.extend(is_limited.then_some((now, token)));
+            let waits = [wait_of(&held, limit, places), if is_limited { wait_of(&own, own_limit, places) } else { 0 }];
+            let answered = ask("m", u16::try_from(places).expect("few"));
+            let case = format!("{places} of {limit} and {own_limit} in {span}, limited: {is_limited}: {answered:?}");
+            let admits = waits == [0, 0];
+            let told = answered.last().expect("an answer");
+            let left = limit - held.len() as u64 - if admits { places } else { 0 };
+            // A window that is only looked at, since the token's own has too few, says when it has one place.
+            let wait = if waits[1] > 0 { wait_of(&held, limit, 1) } else { waits[0] };
+            assert_eq!((told.1, told.2), (left, wait), "{case}");
+            if is_limited {
+                let left = own_limit - own.len() as u64 - if admits { places } else { 0 };
+                assert_eq!((answered[0].1, answered[0].2), (left, waits[1]), "{case}");
+            }
+            if admits {
+                taken += 1;
+                for _ in 0..places {
+                    held.push((now, token));
+                    own.extend(is_limited.then_some((now, token)));
+                }
+            } else {
+                refused += 1;
+                for (window, holds) in [(&mut held, true), (&mut own, is_limited)] {
+                    if let Some(oldest) = window.iter().position(|(_, of)| *of == token).filter(|_| holds) {
+                        window.remove(oldest);
+                    }
+                }
+            }
+            let stored: Vec<u8> = redis.run(&["GET", &key]);
+            let stored: Vec<(u32, u32)> = pairs(&stored);
+            let expected: Vec<(u32, u32)> = held.iter().map(|(at, token)| (*at as u32, *token)).collect();
+            assert_eq!(stored[stored.len() - expected.len()..], expected, "{case}");
+        }
+    }
+    assert!(taken > 200 && refused > 200, "{taken} {refused}");
 }
 
 /// A key of a token that holds something else fails that request alone, which spends nothing.

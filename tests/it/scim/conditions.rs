@@ -37,6 +37,11 @@ on_both_databases! {
         scene.patch(&path, &json!([{"op": "replace", "path": "members", "value": ben}])).await;
         let swapped = with(&scene, "DELETE", &path, ("if-match", &before), &Value::Null).await;
         assert_eq!(refusal(&swapped).0, 412, "as many members, but others");
+        let version = scene.get(&path).await.header("etag").unwrap().to_owned();
+        let operations = patch_of(&json!([{"op": "add", "path": "members", "value": [{"value": ana}]}, {"op": "remove", "path": "members", "value": [{"value": ben}]}]));
+        let patched = with(&scene, "PATCH", &path, ("if-match", &version), &operations).await;
+        let shown = scene.read(&path).await;
+        assert_eq!((patched.status.as_u16(), patched.header("etag")), (204, shown["meta"]["version"].as_str()));
         assert_eq!(with(&scene, "DELETE", &path, ("if-match", "*"), &Value::Null).await.status, 204);
     }
 

@@ -64,9 +64,24 @@ on_both_databases! {
         }
         let spent = all.get("/scim/v2/Users").send().await;
         assert_eq!((refusal(&spent).0, spent.number("x-ratelimit-limit")), (429, Some(7)));
+        let error = spent.json();
+        assert_eq!(error["limit"], "scim");
+        assert!(error["detail"].as_str().unwrap().ends_with("The account's budget for SCIM (scim_requests_per_minute) is spent."));
         let unauthenticated = acme.stranger().get("/scim/v2/Users").send().await;
         assert_eq!(unauthenticated.number("x-ratelimit-limit"), Some(7));
         assert_eq!(all.get("/api/v1/group").send().await.number("x-ratelimit-remaining"), Some(3));
+        let log = all.get("/api/v1/request?status=429").send().await.json();
+        assert_eq!((log["data"].as_array().unwrap().len(), &log["data"][0]["reason"]), (1, &json!("rate_limited_scim")), "{log}");
+    }
+
+    async fn a_token_with_a_spent_budget_of_its_own_is_told_so(engine: Engine) {
+        let scene = Scene::start(engine);
+        let token = scene.acme.site.limited_token("acme", "Slow", &["--scopes", "scim", "--requests-per-minute", "1"]);
+        let slow = scene.acme.stranger().with(&token);
+        assert_eq!(slow.get("/scim/v2/Users").send().await.status, 200);
+        let spent = slow.get("/scim/v2/Users").send().await;
+        assert_eq!((refusal(&spent).0, &spent.json()["limit"]), (429, &json!("token")));
+        assert!(spent.json()["detail"].as_str().unwrap().ends_with("The token's own budget (requests_per_minute) is spent."));
     }
 
     async fn both_types_of_json_are_taken_and_sent(engine: Engine) {

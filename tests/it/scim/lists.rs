@@ -55,6 +55,8 @@ on_both_databases! {
             ("id eq \"usr_1000\"", vec![product]),
             ("id eq \"1000\"", vec![]),
             ("id eq null", vec![]),
+            ("meta.resourceType eq \"User\" and active eq false", vec![ben]),
+            ("meta.resourceType eq \"Group\"", vec![]),
             ("(userName eq \"ben\") or (id eq \"usr_1000\" and active eq true)", vec![ben, product]),
         ] {
             let list = scene.read(&format!("/Users?{}", query(filter))).await;
@@ -105,15 +107,23 @@ on_both_databases! {
             ("startIndex=-4&count=1", vec!["Ana@example.com"]),
             ("sortBy=userName&count=2", vec!["Ana@example.com", "ben"]),
             ("sortBy=userName&sortOrder=descending&count=2", vec!["ÇIĞDEM@example.com", "Product@example.com"]),
-            ("sortBy=displayName&count=1", vec!["Product@example.com"]),
-            ("sortBy=externalId&sortOrder=descending&count=2", vec!["ÇIĞDEM@example.com", "Ana@example.com"]),
+            ("sortBy=emails&count=2", vec!["Ana@example.com", "ben"]),
+            ("sortBy=emails.value&sortOrder=descending&count=2", vec!["ÇIĞDEM@example.com", "Product@example.com"]),
+            ("sortBy=displayName&count=2", vec!["Ana@example.com", "ben"]),
+            ("sortBy=displayName&startIndex=5", vec!["Product@example.com"]),
+            ("sortBy=displayName&sortOrder=descending&count=1", vec!["Product@example.com"]),
+            ("sortBy=externalId&count=3", vec!["Ana@example.com", "ÇIĞDEM@example.com", "ben"]),
+            ("sortBy=externalId&sortOrder=descending&startIndex=4", vec!["ÇIĞDEM@example.com", "Ana@example.com"]),
+            ("sortBy=name.familyName&count=1", vec!["Ana@example.com"]),
+            ("sortBy=active&count=1", vec!["ben"]),
+            ("sortBy=title&count=2", vec!["Ana@example.com", "ben"]),
             ("sortBy=id&sortOrder=descending&count=1", vec!["Product@example.com"]),
         ] {
             let list = scene.read(&format!("/Users?{parameters}")).await;
             assert_eq!((listed(&list, "userName"), &list["totalResults"]), (expected.iter().map(ToString::to_string).collect(), &json!(5)), "{parameters}");
         }
         assert_eq!(scene.read("/Users?startIndex=3&count=2").await["startIndex"], 3);
-        for (parameters, refused) in [("count=x", "invalidValue"), ("startIndex=1.5", "invalidValue"), ("sortBy=title", "invalidPath")] {
+        for (parameters, refused) in [("count=x", "invalidValue"), ("startIndex=1.5", "invalidValue"), ("sortBy=meta.created", "invalidValue"), ("sortBy=schemas", "invalidValue")] {
             assert_eq!(refusal(&scene.get(&format!("/Users?{parameters}")).await), (400, refused.to_owned()), "{parameters}");
         }
     }
@@ -132,7 +142,7 @@ on_both_databases! {
         let group = scene.group("Sales", &[id]).await;
         for (parameters, expected) in [
             ("excludedAttributes=members,meta", json!({"schemas": [GROUP], "id": group, "displayName": "Sales"})),
-            ("attributes=members", json!({"schemas": [GROUP], "id": group, "members": [{"value": id, "display": "Ana"}]})),
+            ("attributes=members", json!({"schemas": [GROUP], "id": group, "members": [{"value": id, "$ref": scene.url(&format!("/Users/{id}")), "display": "Ana"}]})),
             ("attributes=members.value", json!({"schemas": [GROUP], "id": group, "members": [{"value": id}]})),
             ("attributes=displayName&excludedAttributes=members", json!({"schemas": [GROUP], "id": group, "displayName": "Sales"})),
         ] {

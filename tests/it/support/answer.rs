@@ -104,8 +104,15 @@ impl Answer {
         };
         must(
             is_page
-                || ["text/css; charset=utf-8", "image/svg+xml", "application/x-ndjson", "application/json"]
-                    .contains(&kind),
+                || [
+                    "text/css; charset=utf-8",
+                    "image/svg+xml",
+                    "application/x-ndjson",
+                    "text/csv; charset=utf-8; header=present",
+                    "application/vnd.apache.parquet",
+                    "application/json",
+                ]
+                .contains(&kind),
             "a known type",
         )
         .or_else(|| must(self.header("x-request-id").is_some_and(|id| !id.is_empty()), "an answer has X-Request-Id"))
@@ -136,7 +143,7 @@ impl Answer {
             return special;
         }
         let is_empty = matches!(self.status.as_u16(), 204 | 304);
-        let is_json = self.header("content-type") == Some("application/json");
+        let is_json = self.header("content-type") == Some("application/json") || self.is_export();
         must(self.header("x-request-id").is_some_and(|id| !id.is_empty()), "an answer has X-Request-Id")
             .or_else(|| must(is_json || is_empty, "a body is application/json"))
             .or_else(|| {
@@ -154,7 +161,8 @@ impl Answer {
             return if self.body.is_empty() { None } else { Some("a 304 has no body") };
         }
         let refused = self.status.as_u16() >= 400;
-        if self.header("content-encoding").is_some() || !(refused || self.is_of_an_account(method)) {
+        if self.header("content-encoding").is_some() || self.is_export() || !(refused || self.is_of_an_account(method))
+        {
             return None;
         }
         if matches!(self.status.as_u16(), 204 | 304) {
@@ -168,6 +176,11 @@ impl Answer {
             return Some("a 422 has errors: an array of texts for each field");
         }
         None
+    }
+
+    /// Whether it is an export, whose body is in one of several formats.
+    pub(crate) fn is_export(&self) -> bool {
+        self.status == 200 && self.header("formgate-cursor").is_some()
     }
 
     /// Whether an account was found at the address; the rules on accounts' answers do not bind the others. A 404 to HEAD

@@ -67,6 +67,16 @@ impl Database {
         }
     }
 
+    /// Runs a statement, and returns how many rows it changed.
+    pub(crate) async fn change(&self, statement: &str) -> u64 {
+        let text = AssertSqlSafe(statement.to_owned());
+        let changed = match self {
+            Self::Postgres(pool) => sqlx::raw_sql(text).execute(pool).await.map(|done| done.rows_affected()),
+            Self::Sqlite(pool) => sqlx::raw_sql(text).execute(pool).await.map(|done| done.rows_affected()),
+        };
+        changed.unwrap_or_else(|error| panic!("{statement}: {error}"))
+    }
+
     /// An instant, in hours from now.
     pub(crate) fn in_hours(&self, hours: i64) -> String {
         match self {

@@ -7,6 +7,7 @@ use super::{Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom};
 use crate::store::derived::search::with_sub_forms;
 use crate::store::derived::settle::is_settled;
 use crate::store::engine::PooledConnection;
+use crate::store::reach::Caller;
 use crate::store::statement::{Row, Sql, sql};
 use crate::store::submissions::read_submissions;
 use crate::store::{FormReach, StoreError};
@@ -73,13 +74,13 @@ impl LogState {
     }
 }
 
-/// The page after a cursor, of the forms that are followed: those in reach, or some of these.
+/// The page after a cursor, of the forms that are followed: those that the caller reaches, or some of these.
 pub(super) async fn read_page(
     reader: &mut PooledConnection,
     mut cursor: ChangeCursor,
     state: &LogState,
     followed: &FormReach,
-    reach: &FormReach,
+    caller: &Caller,
     limit: u32,
 ) -> Result<ChangePage, StoreError> {
     // One more than is returned shows whether there is more.
@@ -108,7 +109,7 @@ pub(super) async fn read_page(
     }
     let changes: Vec<Change> = entries.into_iter().map(|entry| entry.change).collect();
     let listed = changes.iter().filter(|change| change.kind != ChangeKind::Deleted).map(|change| change.submission);
-    let submissions = read_submissions(reader, listed.collect(), reach).await?;
+    let submissions = read_submissions(reader, listed.collect(), caller).await?;
     if !has_more {
         cursor.base = cursor.position;
     }
@@ -120,6 +121,14 @@ pub(super) async fn read_page(
 async fn unnumbered_among(reader: &mut PooledConnection, entries: &[LogEntry]) -> Result<HashSet<i64>, StoreError> {
     let listed = entries.iter().filter(|entry| entry.change.kind != ChangeKind::Deleted);
     let ids: Vec<i64> = listed.map(|entry| entry.change.submission).collect();
+    unnumbered_of(reader, ids).await
+}
+
+/// The same of any submissions.
+pub(in crate::store::derived) async fn unnumbered_of(
+    reader: &mut PooledConnection,
+    ids: Vec<i64>,
+) -> Result<HashSet<i64>, StoreError> {
     if ids.is_empty() {
         return Ok(HashSet::new());
     }

@@ -4,6 +4,7 @@
 
 use jiff::Timestamp;
 
+use super::behind::{is_behind, is_row_behind, rows_behind};
 use super::conditions::{all_of, has_status, texts, was_created_in};
 use super::covered_forms::{CoveredForms, ResolvedFilter};
 use super::{column, order_by_position, scan_ahead};
@@ -104,13 +105,7 @@ impl<'f> CountedSearch<'f> {
     /// The ids and timestamps of a page, unordered.
     pub(super) fn page(&self, by: SortBy, scan: &PageScan) -> Sql {
         match self {
-            Self::Everything => {
-                let from = scan.start_at.map(|instant| match scan.direction {
-                    SortDirection::Ascending => sql!("s.{+column} >= {instant}", column = column(by), instant),
-                    SortDirection::Descending => sql!("s.{+column} < {instant}", column = column(by), instant),
-                });
-                page_of_listed(by, from, in_order(by, scan.direction), scan)
-            }
+            Self::Everything => page_in_order(by, &[], scan),
             Self::Groups { forms, statuses } => page_of_groups(forms, statuses, scan),
             Self::Created { start, end } => page_of_span(*start, *end, by, scan),
             Self::Label { id, shared } => page_of_label(*id, *shared, scan),
@@ -151,6 +146,14 @@ fn sum_of_counts(conditions: impl IntoIterator<Item = Sql>) -> Sql {
         "SELECT CAST(coalesce(sum(listed), 0) AS bigint) FROM listed_counts WHERE {+of_counts}",
         of_counts = all_of(conditions),
     )
+}
+
+/// A page of the submissions under some conditions, in the order of an index.
+fn page_in_order(by: SortBy, conditions: &[Sql], scan: &PageScan) -> Sql {
+    rows_behind(by, scan, |is_behind, scan| {
+        let conditions = conditions.iter().cloned().chain(is_behind);
+        page_of_listed(by, conditions, in_order(by, scan.direction), scan)
+    })
 }
 
 /// A page of the submissions under some conditions.
@@ -194,17 +197,13 @@ fn page_of_groups(forms: &CoveredForms, statuses: &[Status], scan: &PageScan) ->
         conditions.push(Sql::text("s.status = g.status"));
     }
     let sql = sql!(
-        "SELECT s.id, s.updated_at AS at
+        "SELECT s.id, {pg: s.at | lite: s.updated_at AS at}
          FROM {+groups} CROSS JOIN
-           {pg: LATERAL (
-             SELECT s.id, s.updated_at FROM listed_submissions s WHERE {+conditions} {+order_of_index}{page needed}) AS s
-           | lite: listed_submissions s WHERE s.id IN (
-             SELECT s.id FROM listed_submissions s WHERE {+conditions} {+order_of_index}{page needed})}
+           {pg: LATERAL ({+of_group}) AS s
+           | lite: listed_submissions s WHERE s.id IN (SELECT id FROM ({+of_group}))}
          {+order_of_page}{page scan}",
         groups = Sql::joined(groups, " CROSS JOIN "),
-        conditions = all_of(conditions),
-        order_of_index = in_order(SortBy::UpdatedAt, scan.direction),
-        needed = scan.with_skipped(),
+        of_group = page_in_order(SortBy::UpdatedAt, &conditions, &scan.with_skipped()),
         order_of_page = order_by_position(scan.direction),
         scan,
     );
@@ -245,30 +244,40 @@ fn page_of_span(start: Option<Timestamp>, end: Option<Timestamp>, by: SortBy, sc
     let span = || was_created_in(start, end);
     let needed = scan.offset.saturating_add(scan.length);
     if by == SortBy::CreatedAt {
-        return page_of_listed(by, span(), in_order(by, scan.direction), scan).with_custom_plan();
+        return page_in_order(by, &span().collect::<Vec<_>>(), scan).with_custom_plan();
     }
     if needed > SCAN_AHEAD {
         return page_of_listed(by, span(), order_by_position(scan.direction), scan).with_custom_plan();
     }
-    // The condition whether these are enough has to be evaluated before the table is read. Each database needs its own form
-    // for that.
+    let first = PageScan { offset: 0, length: SCAN_AHEAD, ..*scan };
+    let scanned = rows_behind(by, &first, |is_behind, scan| {
+        sql!(
+            "SELECT s.id, s.updated_at AS at, s.created_at FROM listed_submissions s
+             WHERE {+is_behind} {+order_of_index}{page scan}",
+            is_behind = all_of(is_behind),
+            order_of_index = in_order(by, scan.direction),
+            scan,
+        )
+    });
+    // They are also enough if there are no more. The condition has to be evaluated before the table is read. Each database
+    // needs its own form for that.
     let sql = sql!(
-        "WITH near (id, at) AS MATERIALIZED (
-           SELECT s.id, s.updated_at
-           FROM (SELECT s.id, s.updated_at, s.created_at FROM listed_submissions s {+order_of_index}{page first}) AS s
-           WHERE {+span_of_near}),
-         enough (yes) AS MATERIALIZED (SELECT count(*) >= {needed} FROM near)
+        "WITH scanned (id, at, created_at) AS MATERIALIZED ({+scanned}),
+         near (id, at) AS MATERIALIZED (
+           SELECT id, at FROM (SELECT id, at, created_at FROM scanned) AS s WHERE {+span_of_near}),
+         enough (yes) AS MATERIALIZED (
+           SELECT (SELECT count(*) FROM near) >= {needed} OR (SELECT count(*) FROM scanned) < {most})
          SELECT near.id, near.at FROM enough CROSS JOIN near WHERE enough.yes
          UNION ALL
          {pg: SELECT id, at FROM (SELECT s.id, s.updated_at AS at FROM listed_submissions s WHERE {+span}) AS span
               WHERE NOT (SELECT yes FROM enough)
          | lite: SELECT s.id, s.updated_at FROM enough CROSS JOIN listed_submissions s WHERE NOT enough.yes AND {+span}}
          {+order_of_page}{page scan}",
-        order_of_index = in_order(by, scan.direction),
-        first = PageScan { offset: 0, length: SCAN_AHEAD, ..*scan },
+        scanned,
         span_of_near = all_of(span()),
         needed,
-        span = all_of(span()),
+        most = SCAN_AHEAD,
+        span = all_of(span().chain(is_behind(by, scan))),
         order_of_page = order_by_position(scan.direction),
         scan,
     );
@@ -280,11 +289,12 @@ fn page_of_label(id: i64, shared: bool, scan: &PageScan) -> Sql {
         SortDirection::Ascending => "updated_at, submission_id",
         SortDirection::Descending => "updated_at DESC, submission_id DESC",
     };
+    let of_label =
+        sql!("label_id = {id} AND shared = {+shared}", id, shared = Sql::text(if shared { "true" } else { "false" }));
     sql!(
         "SELECT submission_id AS id, updated_at AS at FROM listed_by_label
-         WHERE label_id = {id} AND shared = {+shared} ORDER BY {+order_of_label}{page scan}",
-        id,
-        shared = Sql::text(if shared { "true" } else { "false" }),
+         WHERE {+of_label} ORDER BY {+order_of_label}{page scan}",
+        of_label = all_of([of_label].into_iter().chain(is_row_behind("updated_at, submission_id", scan))),
         order_of_label = Sql::text(order),
         scan,
     )

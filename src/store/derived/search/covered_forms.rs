@@ -19,11 +19,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::IdRecord;
+use serde::Deserialize;
+
 use crate::store::derived::settle::is_settled;
 use crate::store::engine::PooledConnection;
 use crate::store::filter::SubmissionFilter;
-use crate::store::statement::{Row, Sql, sql};
+use crate::store::statement::{Fields, ListRecord, MalformedRecord, Row, Sql, sql};
 use crate::store::{FormReach, StoreError};
 
 /// How many rows a way may read before the other one is tried.
@@ -37,8 +38,6 @@ const STEPS: [u16; 3] = [250, 2_000, 16_000];
 #[derive(Clone, Debug)]
 pub(super) struct ResolvedFilter<'f> {
     pub(super) filter: &'f SubmissionFilter,
-    /// What the caller reaches.
-    pub(super) reach: &'f FormReach,
     pub(super) forms: CoveredForms,
     /// Whether `forms` has those of all submissions that were committed before.
     pub(super) is_settled: bool,
@@ -60,9 +59,9 @@ impl<'f> ResolvedFilter<'f> {
     pub(super) async fn resolve(
         reader: &mut PooledConnection,
         filter: &'f SubmissionFilter,
-        reach: &'f FormReach,
+        reach: &FormReach,
     ) -> Result<Self, StoreError> {
-        let unresolved = Self::unresolved(filter, reach, reach.narrowed_to(reader, &filter.forms).await?);
+        let unresolved = Self::unresolved(filter, reach.narrowed_to(reader, &filter.forms).await?);
         if let CoveredForms::WithSubForms(wanted) = &unresolved.forms {
             for steps in STEPS {
                 if let Some(forms) = descend(reader, wanted, steps).await? {
@@ -77,12 +76,12 @@ impl<'f> ResolvedFilter<'f> {
     }
 
     /// Leaves finding the sub-forms to the statements of the search. `wanted` is the reach narrowed to the forms of the filter.
-    pub(super) fn unresolved(filter: &'f SubmissionFilter, reach: &'f FormReach, wanted: FormReach) -> Self {
+    pub(super) fn unresolved(filter: &'f SubmissionFilter, wanted: FormReach) -> Self {
         let forms = match wanted {
             FormReach::All => CoveredForms::All,
             FormReach::Forms(forms) => CoveredForms::WithSubForms(forms),
         };
-        Self { filter, reach, forms, is_settled: true }
+        Self { filter, forms, is_settled: true }
     }
 }
 
@@ -231,6 +230,18 @@ async fn climb(
 /// A list of forms as a table of one column `id`.
 fn table_of(forms: &Arc<[i64]>) -> Sql {
     sql!("({pg: SELECT unnest({forms}::bigint[]) AS id | lite: SELECT value AS id FROM json_each({forms})})", forms)
+}
+
+/// An id in a list.
+#[derive(Deserialize)]
+struct IdRecord {
+    id: i64,
+}
+
+impl ListRecord<'_> for IdRecord {
+    fn take(fields: &mut Fields<'_>) -> Result<Self, MalformedRecord> {
+        Ok(Self { id: fields.integer()? })
+    }
 }
 
 /// The list of ids in a column.

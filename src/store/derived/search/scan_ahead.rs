@@ -6,12 +6,13 @@
 
 use std::collections::BTreeSet;
 
-use super::conditions::{all_of, has_status};
+use super::behind::rows_behind;
+use super::conditions::all_of;
 use super::covered_forms::{CoveredForms, ResolvedFilter};
 use super::{column, order_by_position};
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
-use crate::store::statement::{PageScan, Sql, sql};
+use crate::store::statement::{PageScan, Position, sql};
 
 /// How many forms are read from their own indexes without scanning first.
 ///
@@ -32,38 +33,44 @@ pub(super) fn is_worthwhile(forms: &CoveredForms) -> bool {
     }
 }
 
-/// The ids of a page, in its order, if all of them are among the submissions that are scanned. The page has as many
-/// submissions as `scan` is long.
+/// A page, in its order, if all of it is among the submissions that are scanned. It has as many submissions as `scan` is
+/// long, or ends where all submissions do.
 pub(super) async fn find_page(
     reader: &mut PooledConnection,
     resolved: &ResolvedFilter<'_>,
     scan: &PageScan,
-) -> Result<Option<Vec<i64>>, StoreError> {
+) -> Result<Option<Vec<Position>>, StoreError> {
     let ResolvedFilter { filter, forms, .. } = resolved;
     if scan.offset.saturating_add(scan.length) > SCANNED {
         return Ok(None);
     }
-    let sql = sql!(
-        "SELECT id, form_id
-         FROM (SELECT s.id, s.form_id, s.status, s.{+column} AS at FROM listed_submissions s
-               {+order_of_page}{page first}) AS s
-         WHERE {+has_status}
-         {+order_of_page}",
-        column = column(filter.sort_by),
-        order_of_page = order_by_position(scan.direction),
-        first = PageScan { offset: 0, length: SCANNED, ..*scan },
-        has_status = all_of(has_status(Sql::text("status"), &filter.statuses)),
-    );
+    let first = PageScan { offset: 0, length: SCANNED, ..*scan };
+    let sql = rows_behind(filter.sort_by, &first, |is_behind, scan| {
+        sql!(
+            "SELECT s.id, s.{+column} AS at, s.form_id, s.status FROM listed_submissions s
+             WHERE {+is_behind} {+order_of_page}{page scan}",
+            column = column(filter.sort_by),
+            is_behind = all_of(is_behind),
+            order_of_page = order_by_position(scan.direction),
+            scan,
+        )
+    });
     let rows = reader.fetch_all(sql).await?;
-    let scanned: Vec<(i64, i64)> =
-        rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, sqlx::Error>>()?;
+    let is_whole = rows.len() < usize::try_from(SCANNED).expect("not negative");
+    let mut scanned: Vec<(Position, i64)> = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let status = row.text(3)?;
+        if filter.statuses.is_empty() || filter.statuses.iter().any(|wanted| wanted.as_str() == status) {
+            scanned.push((Position { id: row.get(0)?, at: row.get(1)? }, row.get(2)?));
+        }
+    }
     let seen: BTreeSet<i64> = scanned.iter().map(|(_, form)| *form).collect();
     let Some(covered) = forms.among(reader, seen).await? else { return Ok(None) };
-    let matches = scanned.into_iter().filter(|(_, form)| covered.contains(form)).map(|(id, _)| id);
+    let matches = scanned.into_iter().filter(|(_, form)| covered.contains(form)).map(|(position, _)| position);
     let [offset, length] = [scan.offset, scan.length].map(|rows| usize::try_from(rows).expect("not negative"));
-    let mut page: Vec<i64> = matches.skip(offset).take(length).collect();
+    let mut page: Vec<Position> = matches.skip(offset).take(length).collect();
     if scan.direction != filter.sort_direction {
         page.reverse();
     }
-    Ok((page.len() == length).then_some(page))
+    Ok((is_whole || page.len() == length).then_some(page))
 }

@@ -33,7 +33,7 @@ fn filters(values: i64) -> Vec<SubmissionFilter> {
 /// A filter of a caller who reaches all.
 fn unresolved(filter: &SubmissionFilter) -> ResolvedFilter<'_> {
     let wanted = if filter.forms.is_empty() { FormReach::All } else { FormReach::of(filter.forms.clone()) };
-    ResolvedFilter::unresolved(filter, &FormReach::All, wanted)
+    ResolvedFilter::unresolved(filter, wanted)
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn the_text_of_a_statement_does_not_grow_with_the_values_of_a_filter() {
     let page = PageRequest { number: 1.try_into().unwrap(), size: 20 };
     for dialect in [Dialect::Postgres, Dialect::Sqlite] {
         let text_with = |resolved: &ResolvedFilter<'_>, plan| {
-            let sql = select_page_with_total(CountedSearch::of(resolved).as_ref(), resolved, plan, page);
+            let sql = select_page_with_total(CountedSearch::of(resolved).as_ref(), resolved, plan, page.into());
             match dialect {
                 Dialect::Postgres => sql.into_postgres().unwrap().0,
                 Dialect::Sqlite => sql.into_sqlite().unwrap().0,

@@ -29,6 +29,11 @@ impl Follower {
         Self { client: client.clone(), parameters, cursor: None, copy: BTreeMap::new(), restarts: 0 }
     }
 
+    /// One that goes on from a copy and its cursor.
+    pub(crate) fn from(client: &Client, parameters: &str, copy: BTreeMap<String, Value>, cursor: &str) -> Self {
+        Self { cursor: Some(cursor.to_owned()), copy, ..Self::new(client, parameters) }
+    }
+
     /// One call of the feed.
     pub(crate) async fn ask(&self) -> Answer {
         let cursor = self.cursor.as_ref().map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();

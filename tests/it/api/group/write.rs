@@ -86,6 +86,8 @@ on_both_databases! {
         let before = everything(client).await;
         for body in [
             json!({"name": "All Users"}),
+            json!({"name": "ALL users"}),
+            json!({"name": "all users", "external_id": "new", "members": []}),
             json!({"name": "All Users", "members": []}),
             json!({"name": "All Users", "external_id": "new"}),
             json!({"name": "All Users", "external_id": "x1"}),

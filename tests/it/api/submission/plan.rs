@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use formgate::store::filter::{Keyword, SortBy, SortDirection, Status, SubmissionFilter, Term};
 use formgate::store::{
-    DatabaseLocation, Durability, GroupWrite, PageRequest, Report, Store, StoreError, SyncedBy, WriteMode,
+    DatabaseLocation, Durability, GroupWrite, PageRequest, PageStart, Position, Report, Store, StoreError, SyncedBy,
+    WriteMode,
 };
+use jiff::Timestamp;
 use tokio::sync::OnceCell;
 
 use crate::api::account::{Account, account_with};
@@ -187,16 +189,62 @@ on_both_databases! {
         let (_account, store) = filled(engine).await;
         for Plan { filter, page, postgres, sqlite } in plans() {
             let page = PageRequest { number: page.try_into().unwrap(), size: 20 };
-            let plan = store.explain_search(&filter, page).await.unwrap().join("\n");
-            let index = if engine == Engine::Postgres { postgres } else { sqlite };
-            assert!(plan.contains(index), "{index} is not in the plan of {filter:?}:\n{plan}");
-            for table in LARGE {
-                let scan = format!("Seq Scan on {table} ");
-                assert!(!plan.contains(&scan), "{table} is read whole for {filter:?}:\n{plan}");
+            // In the middle of all.
+            let position = Position { at: "2024-01-08T16:00:00Z".parse().unwrap(), id: 11_040 };
+            let behind = |position| PageStart::Behind { position, size: 100 };
+            for start in [page.into(), behind(None), behind(Some(position))] {
+                let plan = store.explain_search(&filter, start).await.unwrap().join("\n");
+                let index = if engine == Engine::Postgres { postgres } else { sqlite };
+                assert!(plan.contains(index), "{index} is not in the plan of {filter:?} {start:?}:\n{plan}");
+                for table in LARGE {
+                    let scan = format!("Seq Scan on {table} ");
+                    assert!(!plan.contains(&scan), "{table} is read whole for {filter:?} {start:?}:\n{plan}");
+                }
+                // A subquery of the name is read from its own index.
+                let scans = plan.lines().any(|line| line == "SCAN s" || line == "SCAN m") && !plan.contains("CO-ROUTINE s");
+                assert!(!scans, "submissions are read whole for {filter:?} {start:?}:\n{plan}");
             }
-            // A subquery of the name is read from its own index.
-            let scans = plan.lines().any(|line| line == "SCAN s" || line == "SCAN m") && !plan.contains("CO-ROUTINE s");
-            assert!(!scans, "submissions are read whole for {filter:?}:\n{plan}");
+        }
+        store.close().await;
+    }
+
+    async fn a_position_is_sought_by_its_instant_and_its_id(engine: Engine) {
+        let (_account, store) = filled(engine).await;
+        let position = Position { at: "2024-01-08T16:00:00Z".parse().unwrap(), id: 11_040 };
+        for (sort_by, sort_direction) in [
+            (SortBy::UpdatedAt, SortDirection::Descending),
+            (SortBy::UpdatedAt, SortDirection::Ascending),
+            (SortBy::CreatedAt, SortDirection::Descending),
+            (SortBy::CreatedAt, SortDirection::Ascending),
+        ] {
+            let column = if sort_by == SortBy::UpdatedAt { "updated_at" } else { "created_at" };
+            let than = if sort_direction == SortDirection::Ascending { ">" } else { "<" };
+            let start: Option<Timestamp> = Some("2024-01-05T12:00:00Z".parse().unwrap());
+            let mut filters = vec![everything(), SubmissionFilter { start, ..everything() }];
+            if sort_by == SortBy::UpdatedAt {
+                filters.push(SubmissionFilter { forms: vec![1, 2], ..everything() });
+                filters.push(SubmissionFilter { statuses: vec![Status::Pending, Status::Escalate], ..everything() });
+                filters.push(SubmissionFilter { forms: vec![1, 2], statuses: vec![Status::Pending], ..everything() });
+                filters.push(SubmissionFilter { labels: vec![3], ..everything() });
+            }
+            for filter in filters {
+                let is_label = !filter.labels.is_empty();
+                let filter = SubmissionFilter { sort_by, sort_direction, ..filter };
+                let start = PageStart::Behind { position: Some(position), size: 20 };
+                let plan = store.explain_search(&filter, start).await.unwrap().join("\n").replace("s.", "");
+                // SQLite seeks both columns in a table of its own key, and else the rest of an instant and what follows it.
+                let seeks = match engine {
+                    Engine::Sqlite if is_label => vec![format!("(updated_at,submission_id){than}(?,?)")],
+                    Engine::Sqlite => vec![format!("{column}=? AND id{than}?"), format!("{column}{than}?")],
+                    Engine::Postgres | Engine::PostgresOn(_) if is_label => vec![format!("(ROW(updated_at, submission_id) {than} ROW(")],
+                    Engine::Postgres | Engine::PostgresOn(_) => vec![format!("(ROW({column}, id) {than} ROW(")],
+                };
+                for seek in seeks {
+                    let line = plan.lines().find(|line| line.contains(&seek));
+                    let line = line.unwrap_or_else(|| panic!("{seek} is not in the plan of {filter:?}:\n{plan}"));
+                    assert!(line.contains("Index Cond:") || line.contains("SEARCH"), "{filter:?}:\n{plan}");
+                }
+            }
         }
         store.close().await;
     }

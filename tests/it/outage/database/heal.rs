@@ -227,7 +227,8 @@ fn let_write(path: &Path, may: bool) {
 /// A tenant whose file stands in a folder of its own, and that folder.
 fn in_own_folder() -> (Site, PathBuf) {
     let site = Site::new().tenant_with("acme", Engine::Sqlite, |tenant| tenant.set("database", "sqlite:own/acme.db"));
-    let site = site.tenant("globex", Engine::Sqlite).requests_per_minute(100_000).write();
+    let site = site.tenant("globex", Engine::Sqlite).requests_per_minute(100_000);
+    let site = site.databases("sqlite_idle_seconds", 1).write();
     site.migrate();
     let folder = site.folder().join("own");
     (site, folder)
@@ -240,7 +241,17 @@ async fn a_file_that_may_not_be_written_keeps_writes_out_and_not_reads() {
     site.token("acme", "tests");
     let node = crate::support::process::Node::spawn_held_by_permissions(&site.config_path);
     let mut scene = Scene::of(site, node);
+    // The inspection opens the file: with a connection from before, the node could still write. Idle ones are closed.
+    let began = Instant::now();
+    while scene.count(r#"formgate_task_last_success_timestamp_seconds{task="databases"}"#).await == 0 {
+        assert!(began.elapsed() < BY_ITSELF, "no inspection ends");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let_write(&file, false);
+    while scene.count(r#"formgate_database_connections{database="sqlite",state="open"}"#).await > 0 {
+        assert!(began.elapsed() < BY_ITSELF, "an idle connection is kept");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     for _ in 0..3 {
         for _ in 0..4 {
             assert_eq!(scene.write().await, 503);
