@@ -13,11 +13,12 @@ use sqlx::AssertSqlSafe;
 
 use super::audit::{self, Actor, AuditEntry};
 use super::derived::changes::DROP_EVENTS;
-use super::engine::{DatabaseLocation, PooledConnection, Transaction};
+use super::engine::{Database, DatabaseLocation, PooledConnection, Transaction};
+use super::moving::forget_moves;
 use super::statement::{Dialect, Sql, sql};
 use super::subscriptions::{CarriedSubscriptions, carry_subscriptions};
 use super::tokens::{CarriedTokens, carry_tokens};
-use super::{Reach, Store, StoreError, WaitingEvents, migrate, schema};
+use super::{DatabaseIdentity, Reach, Store, StoreError, WaitingEvents, migrate, schema};
 use crate::instant::Rfc3339Micros;
 
 /// The tables whose ids a database counts: after a restore, it goes on where it is now.
@@ -47,6 +48,9 @@ pub enum RestoreError {
     /// It has no tables of an account.
     #[error("the database has no tables of an account: restore a backup of the account into it first")]
     Empty,
+    /// It is of a moment at which an account was being copied to it.
+    #[error("the backup is of a moment at which an account was being moved to this database, and is not whole")]
+    HalfCopied,
     /// It is that of another account.
     #[error("the database was restored from a backup of another account")]
     OfAnotherAccount,
@@ -117,21 +121,39 @@ async fn prepare(
     by: &Actor,
 ) -> Result<CarriedOver, RestoreError> {
     let database = restored.connect_for_maintenance();
-    let looked = async { Ok(schema::has_migrations(&mut database.reader().await?).await?) };
-    let has_tables = looked.await;
+    let checked = check(&database, now).await;
     database.close().await;
-    if !has_tables.map_err(RestoreError::Restored)? {
-        return Err(RestoreError::Empty);
-    }
+    checked?;
     migrate(restored, Reach::Served).await.map_err(RestoreError::Restored)?;
     let then = Store::open(restored, 1).await.map_err(RestoreError::Restored)?;
-    let prepared = match () {
-        () if then.identity() != now.identity() => Err(RestoreError::OfAnotherAccount),
-        () if then.physical_id().is_some() && then.physical_id() == now.physical_id() => Err(RestoreError::SameDatabase),
-        () => then.go_back(now, restoration, by).await,
-    };
+    let prepared = then.go_back(now, restoration, by).await;
     then.close().await;
     prepared
+}
+
+/// Refuses a database that was not restored from a backup of the account, and removes what a move left in it.
+async fn check(database: &Database, now: &Store) -> Result<(), RestoreError> {
+    let read = async {
+        let mut reader = database.reader().await?;
+        if !schema::has_migrations(&mut reader).await? {
+            return Ok(None);
+        }
+        Ok::<_, StoreError>(Some(DatabaseIdentity::read(&mut reader).await?))
+    };
+    let Some((identity, physical_id)) = read.await.map_err(RestoreError::Restored)? else {
+        return Err(RestoreError::Empty);
+    };
+    if identity != *now.identity() {
+        return Err(RestoreError::OfAnotherAccount);
+    }
+    if physical_id.is_some() && physical_id == now.physical_id() {
+        return Err(RestoreError::SameDatabase);
+    }
+    // Otherwise the migration could not write.
+    match forget_moves(database).await.map_err(RestoreError::Restored)? {
+        true => Err(RestoreError::HalfCopied),
+        false => Ok(()),
+    }
 }
 
 impl Store {
@@ -155,7 +177,8 @@ impl Store {
             // What the log had since is found at the other side, which nobody can change unnoticed.
             let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
             let details = json!({ "to": Rfc3339Micros(restoration.at), "last_row": id, "last_digest": digest });
-            let entry = AuditEntry { action: "tenant.restored", subject: format!("tenant {}", restoration.slug), details };
+            let entry =
+                AuditEntry { action: "tenant.restored", subject: format!("tenant {}", restoration.slug), details };
             audit::append(&mut transaction, by, entry, Timestamp::now()).await?;
             transaction.commit().await?;
             Ok::<_, StoreError>(carried)

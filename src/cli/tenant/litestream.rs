@@ -158,7 +158,8 @@ fn entry_of(entry: &Map<String, Value>, file: &Path) -> Option<Map<String, Value
     let names = |key: &str| entry.get(key).and_then(Value::as_str).map(PathBuf::from);
     let same = |path: PathBuf| [path.canonicalize().unwrap_or_default(), path];
     let files = [file.canonicalize().unwrap_or_default(), file.to_owned()];
-    if names("path").is_some_and(|path| same(path).iter().any(|path| !path.as_os_str().is_empty() && files.contains(path)))
+    if names("path")
+        .is_some_and(|path| same(path).iter().any(|path| !path.as_os_str().is_empty() && files.contains(path)))
     {
         let mut found = entry.clone();
         found.insert("path".to_owned(), file.to_str()?.into());

@@ -58,7 +58,9 @@ pub(super) async fn run(command: &RestoreArgs) -> Result<()> {
     let carried = match prepared {
         Ok(carried) => carried,
         Err(error) => {
-            restored.file().map(litestream::remove);
+            if let Some(new) = restored.file() {
+                litestream::remove(new);
+            }
             return Err(described(error, &tenant, &restored));
         }
     };
@@ -69,7 +71,9 @@ pub(super) async fn run(command: &RestoreArgs) -> Result<()> {
         return print(&format!("next: formgate tenant move {slug} --to '{place}'"));
     }
     let origin = tenant.origin.file_and_line();
-    print(&format!("next: write `database = \"{place}\"` in {origin}; until then, repeat what is decided about tokens there"))
+    print(&format!(
+        "next: write `database = \"{place}\"` in {origin}; until then, repeat what is decided about tokens there"
+    ))
 }
 
 impl RestoreArgs {
@@ -105,7 +109,7 @@ fn described(error: RestoreError, tenant: &TenantConfig, restored: &DatabaseLoca
     let slug = &tenant.slug;
     match error {
         RestoreError::Present(source) => {
-            let failed: Result<()> = Err(source).of_tenant(tenant);
+            let failed: Result<()> = Err::<(), _>(source).of_tenant(tenant);
             failed.expect_err("it is one").context("the account's present database can't be read")
         }
         RestoreError::Restored(source) => {
@@ -122,6 +126,12 @@ fn summary(carried: &CarriedOver) -> String {
         "tokens: {} as they are now, of which {} were created since, {} ended since, {} got other limits since\n\
          subscriptions: {} as they are now; {} were deleted since, {} are of forms that were created since, and are gone\n\
          followers of the change log begin again, nothing is sent again, and sign-ins ended",
-        tokens.all, tokens.created, tokens.ended, tokens.limited, subscriptions.all, subscriptions.deleted, subscriptions.lost
+        tokens.all,
+        tokens.created,
+        tokens.ended,
+        tokens.limited,
+        subscriptions.all,
+        subscriptions.deleted,
+        subscriptions.lost
     )
 }

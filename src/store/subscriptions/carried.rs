@@ -90,17 +90,12 @@ pub(in crate::store) async fn carry_subscriptions(
             "DELETE FROM webhook_events WHERE subscription_id {not in ids} {scans: an account has few subscriptions}",
             ids = &ids,
         ),
-        sql!(
-            "DELETE FROM webhook_attempts WHERE subscription_id {not in ids} {scans: the log is limited}",
-            ids = &ids,
-        ),
+        sql!("DELETE FROM webhook_attempts WHERE subscription_id {not in ids} {scans: the log is limited}", ids = &ids,),
     ] {
         restored.execute(sql).await?;
     }
-    let delete = sql!(
-        "DELETE FROM subscriptions WHERE id {not in ids} {scans: an account has few subscriptions}",
-        ids = &ids,
-    );
+    let delete =
+        sql!("DELETE FROM subscriptions WHERE id {not in ids} {scans: an account has few subscriptions}", ids = &ids,);
     carried.deleted = usize::try_from(restored.execute(delete).await?).unwrap_or(usize::MAX);
     for subscription in &kept {
         write(restored, subscription).await?;
