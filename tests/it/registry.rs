@@ -20,6 +20,7 @@ mod outage;
 mod ownership;
 mod ready;
 mod restored;
+mod restoring;
 pub(crate) mod scene;
 mod served;
 mod shares;
