@@ -2,6 +2,7 @@
 
 mod accounts;
 mod api;
+mod beside_litestream;
 mod clock;
 mod commands;
 mod connections;
@@ -21,6 +22,7 @@ mod ownership;
 mod ready;
 mod restored;
 mod restoring;
+mod restoring_refused;
 pub(crate) mod scene;
 mod served;
 mod shares;

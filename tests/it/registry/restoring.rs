@@ -200,7 +200,13 @@ impl Account {
     }
 
     /// Changes who may do what, and what is sent to whom, restores with `restore`, moves there, and checks everything.
-    async fn goes_back(&self, moments: &[Moment], window: [Timestamp; 2], restored: &str, restore: impl Fn() -> Output) {
+    async fn goes_back(
+        &self,
+        moments: &[Moment],
+        window: [Timestamp; 2],
+        restored: &str,
+        restore: impl Fn() -> Output,
+    ) {
         let last = moments.last().expect("a state").state.submissions.keys().last().copied().expect("a submission");
         self.is_sent("/kept", last).await;
         let page = self.client(&self.token).get("/api/v1/submission/changes?cursor=now").send().await;
@@ -216,7 +222,11 @@ impl Account {
         let output = restore();
         assert_eq!(output.code, 0, "{}{}", output.stdout, output.stderr);
         assert!(output.stdout.contains("next: formgate tenant move acme --to"), "{}", output.stdout);
-        assert!(output.stdout.contains("1 were created since, 1 ended since, 1 got other limits since"), "{}", output.stdout);
+        assert!(
+            output.stdout.contains("1 were created since, 1 ended since, 1 got other limits since"),
+            "{}",
+            output.stdout
+        );
         let state = state_of(restored).await;
         assert_was(moments, &state, window);
 
@@ -251,7 +261,10 @@ impl Account {
             if page["meta"]["has_more"] == false {
                 break;
             }
-            target = format!("/api/v1/submission/changes?limit=500&cursor={}", page["meta"]["cursor"].as_str().expect("one"));
+            target = format!(
+                "/api/v1/submission/changes?limit=500&cursor={}",
+                page["meta"]["cursor"].as_str().expect("one")
+            );
         }
         assert_eq!(seen, state.submissions.keys().copied().collect());
     }
@@ -300,7 +313,10 @@ impl Account {
             }
         }
         assert_eq!(new.integers("SELECT count(*) FROM admin_links").await, [0]);
-        assert_eq!(old.text("SELECT id FROM database_identity").await, new.text("SELECT id FROM database_identity").await);
+        assert_eq!(
+            old.text("SELECT id FROM database_identity").await,
+            new.text("SELECT id FROM database_identity").await
+        );
         self.scene.succeed(&["audit", "verify", "--tenant", "acme"]);
         for side in [old, new] {
             side.close().await;
@@ -322,7 +338,8 @@ async fn call(client: Client, ended: Arc<AtomicBool>) -> u64 {
 
 async fn state_of(url: &str) -> State {
     let database = Database::connect(url).await;
-    let rows = "SELECT CAST(s.id AS text) || ' ' || a.value FROM submissions s JOIN answers a ON a.submission_id = s.id";
+    let rows =
+        "SELECT CAST(s.id AS text) || ' ' || a.value FROM submissions s JOIN answers a ON a.submission_id = s.id";
     let read = |row: String| {
         let (id, value) = row.split_once(' ').expect("an id and a value");
         (id.parse().expect("a number"), value.to_owned())
@@ -374,7 +391,10 @@ async fn to_a_random_second_from_a_replica_of_litestream() {
     let mut moments = account.write_at_random().await;
     let (first, last) = (moments[0].ended, moments.last().expect("a state").ended);
     let span = last.duration_since(first).as_millis();
-    let at = first + SignedDuration::from_millis(rand::rng().random_range(i64::try_from(span / 4).unwrap()..i64::try_from(span).unwrap()));
+    let at = first
+        + SignedDuration::from_millis(
+            rand::rng().random_range(i64::try_from(span / 4).unwrap()..i64::try_from(span).unwrap()),
+        );
     moments[0].began = first - BEHIND;
     let restored = format!("sqlite:{}", account.scene.folder().join("accounts/acme-restored.db").display());
     let config = litestream.config();

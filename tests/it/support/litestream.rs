@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use super::child::{self, Child};
@@ -57,6 +58,17 @@ impl Litestream {
         self.server.signal("TERM");
         self.server.wait_at_most(LIMIT).expect("it ends");
         self.server = Self::start(&self.folder);
+    }
+
+    /// Restores the newest state of a file, after a last look.
+    pub(crate) fn restore_newest(&mut self, file: &Path, new: &Path) {
+        self.server.signal("TERM");
+        self.server.wait_at_most(LIMIT).expect("it ends");
+        let below = file.strip_prefix(&self.accounts).expect("it is of the folder");
+        let replica = format!("file://{}", self.folder.join("replica").join(below).display());
+        let mut command = Command::new(program());
+        let output = command.args(["restore", "-o"]).arg(new).arg(replica).output().expect("it runs");
+        assert!(output.status.success(), "{output:?}");
     }
 
     /// Its configuration.
