@@ -150,10 +150,10 @@ async fn check(database: &Database, now: &Store) -> Result<(), RestoreError> {
         return Err(RestoreError::SameDatabase);
     }
     // Otherwise the migration could not write.
-    match forget_moves(database).await.map_err(RestoreError::Restored)? {
-        true => Err(RestoreError::HalfCopied),
-        false => Ok(()),
+    if forget_moves(database).await.map_err(RestoreError::Restored)? {
+        return Err(RestoreError::HalfCopied);
     }
+    Ok(())
 }
 
 impl Store {

@@ -176,7 +176,7 @@ fn entry_of(entry: &Map<String, Value>, file: &Path) -> Option<Map<String, Value
         found.remove(key);
     }
     found.insert("path".to_owned(), file.to_str()?.into());
-    for replica in found.get_mut("replica").into_iter() {
+    if let Some(replica) = found.get_mut("replica") {
         append(replica.as_object_mut()?, &below);
     }
     for replica in found.get_mut("replicas").and_then(Value::as_array_mut).into_iter().flatten() {

@@ -121,7 +121,7 @@ impl Account {
 
     fn of_token(&self, command: &str, name: &str, more: &[&str]) {
         let id = self.token_id(name);
-        self.scene.succeed(&[&["token", command, "--tenant", "acme", &id], more].concat());
+        self.scene.succeed(&[&["token", command, "--tenant", "acme", &id][..], more].concat());
     }
 
     async fn subscribe(&self, path: &str) -> Value {
@@ -187,7 +187,8 @@ impl Account {
             }
             next += 1;
             moments.push(Moment { began, ended: Timestamp::now(), state: state.clone() });
-            tokio::time::sleep(Duration::from_millis(rand::rng().random_range(5..60))).await;
+            let pause = rand::rng().random_range(5..60);
+            tokio::time::sleep(Duration::from_millis(pause)).await;
         }
         product.close().await;
         moments
@@ -195,7 +196,7 @@ impl Account {
 
     fn restore(&self, at: Timestamp, to: &str, more: &[&str]) -> Output {
         let (at, path) = (at.to_string(), path_with_litestream());
-        let command = [&["tenant", "restore", "acme", "--at", &at, "--as", to], more].concat();
+        let command = [&["tenant", "restore", "acme", "--at", &at, "--as", to][..], more].concat();
         self.scene.run_in(&command, &[("PATH", path.to_str().expect("UTF-8"))])
     }
 
@@ -390,11 +391,9 @@ async fn to_a_random_second_from_a_replica_of_litestream() {
     let account = account.with_others().await;
     let mut moments = account.write_at_random().await;
     let (first, last) = (moments[0].ended, moments.last().expect("a state").ended);
-    let span = last.duration_since(first).as_millis();
-    let at = first
-        + SignedDuration::from_millis(
-            rand::rng().random_range(i64::try_from(span / 4).unwrap()..i64::try_from(span).unwrap()),
-        );
+    // The first half is for Litestream to have what was there before.
+    let span = last.duration_since(first).as_secs_f64() * rand::rng().random_range(0.5..1.0);
+    let at = first + SignedDuration::from_secs_f64(span);
     moments[0].began = first - BEHIND;
     let restored = format!("sqlite:{}", account.scene.folder().join("accounts/acme-restored.db").display());
     let config = litestream.config();
@@ -409,7 +408,8 @@ async fn to_the_moment_of_a_dump_on_postgres() {
     let account = Account::new(Engine::Postgres).await.with_others().await;
     let dump = account.scene.folder().join("acme.dump");
     let dumping = async {
-        tokio::time::sleep(WRITING.mul_f64(rand::rng().random_range(0.3..0.8))).await;
+        let share = rand::rng().random_range(0.3..0.8);
+        tokio::time::sleep(WRITING.mul_f64(share)).await;
         let began = Timestamp::now();
         let mut command = Command::new(find_client("pg_dump"));
         command.args(["--format=custom", "--dbname", &account.source, "--file"]).arg(&dump);

@@ -1,11 +1,14 @@
 //! Which restores are refused, with which words, and what is printed for a tenant of a file.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use http::Method;
 use jiff::Timestamp;
 
-use super::scene::Scene;
+use super::scene::{LIMIT, Scene};
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, migrate};
 use crate::support::litestream::{Litestream, path_with_litestream};
@@ -28,7 +31,7 @@ async fn replicated() -> (Scene, Litestream) {
 
 fn restore(scene: &Scene, options: &[&str]) -> Output {
     let path = path_with_litestream();
-    let command = [&["tenant", "restore", "acme"], options].concat();
+    let command = [&["tenant", "restore", "acme"][..], options].concat();
     scene.run_in(&command, &[("PATH", path.to_str().expect("UTF-8"))])
 }
 
@@ -111,17 +114,25 @@ async fn a_tenant_of_a_file_is_pointed_to_the_restored_database_by_its_operator(
     migrate(&format!("sqlite:{}", file.display()));
     let litestream = Litestream::replicating(&accounts, &scene.folder().join("litestream"));
     litestream.wait_for(&file);
-    // The replica's list has whole seconds.
     let new = accounts.join("restored.db");
     let to = format!("sqlite:{}", new.display());
-    let config = litestream.config();
-    let restored = crate::support::child::until(super::scene::LIMIT, || {
+    let (config, since, mut tries) = (litestream.config(), Instant::now(), 0);
+    // Only an instant up to the second of the last write in the replica is taken.
+    let printed = loop {
+        tries += 1;
+        let product = Database::connect(&format!("sqlite:{}", file.display())).await;
+        product.execute(&format!("INSERT INTO users (email) VALUES ('user{tries}@acme.example')")).await;
+        product.close().await;
         let at = Timestamp::now().to_string();
-        Some(restore(&scene, &["--at", &at, "--as", &to, "--litestream-config", &config])).filter(|done| done.code == 0)
-    });
-    let printed = restored.expect("the instant comes").stdout;
+        let done = restore(&scene, &["--at", &at, "--as", &to, "--litestream-config", &config]);
+        if done.code == 0 {
+            break done.stdout;
+        }
+        assert!(since.elapsed() < LIMIT, "{}", done.stderr);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
     assert!(printed.contains(&format!("next: write `database = \"{to}\"` in ")), "{printed}");
-    let mode = |path| std::os::unix::fs::PermissionsExt::mode(&fs::metadata(path).expect("a file").permissions());
+    let mode = |path: &Path| fs::metadata(path).expect("a file").permissions().mode();
     assert_eq!(mode(&new), mode(&file), "others can't read it");
     scene.write_files(&text.replace("acme.db", "restored.db"), 1);
     let checked = scene.run(&["check"]);
