@@ -93,7 +93,7 @@ pub use groups::{
     WrittenGroup,
 };
 pub use identity::{DatabaseIdentity, PhysicalId};
-pub use moving::{CaughtUp, Locked, MoveError, MoveMark, Moving, TargetState, look_at_target};
+pub use moving::{Approached, Arrived, CaughtUp, Locked, MoveError, MoveMark, Moving, TargetState, look_at_target};
 use reach::Caller;
 pub use reach::FormReach;
 pub use reads::{

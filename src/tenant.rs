@@ -36,7 +36,7 @@ use crate::quota::{Account, Interface, LimitedAccount};
 use crate::reply::ReadSubmission;
 use crate::store::Guard;
 
-pub use database::TenantDatabase;
+pub use database::{DirectUse, TenantDatabase};
 pub use database_owners::DatabaseOwners;
 pub use database_servers::DatabaseServers;
 pub use directory::{Directory, RemovedDatabase, TenantDatabases, TokenChanges, close_removed};

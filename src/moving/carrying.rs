@@ -4,6 +4,7 @@
 //! error that may pass is noted in the registry, as the reason for which the move waits.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::{Map, json};
@@ -27,6 +28,11 @@ const DOUBT: Duration = Duration::from_secs(4);
 /// Larger: a move takes longer than it has to. Smaller: a database that does not work is asked more often.
 const PAUSE: Duration = Duration::from_secs(1);
 const SHORT_PAUSE: Duration = Duration::from_millis(100);
+
+/// After how many errors of the databases another move has its turn.
+///
+/// Larger: databases that do not answer keep other accounts waiting for longer. Smaller: more leases.
+const MOST_WAITS: u32 = 20;
 
 /// How often it is tried to remove what a move needed.
 ///
@@ -56,9 +62,15 @@ enum Ending {
 pub(super) struct Carrier {
     pub(super) all: Arc<MoveContext>,
     pub(super) record: MoveRecord,
+    /// How often it has waited for a database.
+    waits: AtomicU32,
 }
 
 impl Carrier {
+    pub(super) fn new(all: Arc<MoveContext>, record: MoveRecord) -> Self {
+        Self { all, record, waits: AtomicU32::new(0) }
+    }
+
     /// Carries the move out until it is done, or another node has it.
     pub(super) async fn run(self) {
         let stopped = tokio::select! {
@@ -116,7 +128,7 @@ impl Carrier {
             Err(fault) => return Err(self.fail(&fault).await),
         };
         let mut moving = Moving::new(&source, &target, self.mark());
-        let outcome = self.steps(&mut moving, &target).await;
+        let outcome = self.steps(&mut moving).await;
         moving.close().await;
         outcome
     }
@@ -126,15 +138,15 @@ impl Carrier {
         MoveMark { id: *id, fence: *fence, identity: identity.clone(), place: to.clone() }
     }
 
-    async fn steps(&self, moving: &mut Moving, target: &DatabaseLocation) -> Result<(), Stopped> {
+    async fn steps(&self, moving: &mut Moving) -> Result<(), Stopped> {
         let held = if self.has_left(moving).await? {
             None
         } else {
             self.copy(moving).await?;
             Some(self.switch(moving).await?)
         };
-        self.publish(target).await?;
-        self.note_end(held).await?;
+        self.publish(moving).await;
+        self.note_end(held).await;
         self.end(moving, Ending::Finish).await?;
         self.close().await;
         Ok(())
@@ -285,8 +297,20 @@ impl Carrier {
                 tracing::warn!(tenant = self.record.slug, state = state.as_str(), cause, "move waits");
                 self.note(state, Some(&cause)).await?;
                 sleep(PAUSE).await;
+                if self.waits.fetch_add(1, Ordering::Relaxed) >= MOST_WAITS {
+                    self.leave().await;
+                    return Err(Stopped::Lost);
+                }
                 Ok(())
             }
+        }
+    }
+
+    /// Gives the lease back; without that it expires.
+    async fn leave(&self) {
+        let MoveRecord { id, fence, .. } = self.record;
+        if let Ok(registry) = self.all.following.registry().await {
+            registry.leave_move(id, fence).await.ok();
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::json;
+use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::carrying::{Carrier, Stopped};
@@ -14,20 +15,18 @@ use crate::config::RegisteredTenant;
 use crate::config::registered::with_database;
 use crate::registry::FollowError;
 use crate::store::registry::{Claims, MoveRecord, MoveState, RegistryChange, RegistryWrite, WriteRefused};
-use crate::store::{
-    Actor, AuditEntry, AuditSource, DatabaseLocation, HasSubscriptions, Locked, MoveError, Moving, Registry, Store,
-    with_causes,
-};
+use crate::store::{Actor, Approached, AuditEntry, AuditSource, Locked, MoveError, Moving, Registry, with_causes};
 
-/// How long the requests of an account wait at most until the switch is made or given up.
+/// How long the requests of an account wait at most until the source is left or the try is given up. What follows, until they
+/// go on, are a commit and a change of the registry: all of it takes two seconds at most, unless one of these hangs.
 ///
 /// Larger: requests wait for longer. Smaller: a slow database is never left.
-const HOLD_LIMIT: Duration = Duration::from_millis(1_900);
+const HOLD_LIMIT: Duration = Duration::from_millis(1_500);
 
 /// How long the nodes have for that. Then the databases need the rest.
 ///
 /// Larger: less is left for the databases. Smaller: a move is put off while a node is slow.
-const NODES_LIMIT: Duration = Duration::from_millis(1_000);
+const NODES_LIMIT: Duration = Duration::from_millis(900);
 
 /// How often it is looked which nodes have requests wait.
 ///
@@ -45,10 +44,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Larger: the next try is later. Smaller: more tries.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// How long opening the new database may take.
-///
-/// Larger and smaller: as for other commands.
-const OPEN_LIMIT: Duration = Duration::from_secs(5);
+/// An account whose requests wait.
+pub(super) struct Held<'m> {
+    /// Since when.
+    began: Instant,
+    /// One of those that this node may hold.
+    _permit: SemaphorePermit<'m>,
+}
 
 /// Why a try failed.
 enum PutOff {
@@ -74,16 +76,33 @@ impl From<MoveError> for PutOff {
 }
 
 impl Carrier {
-    /// Tries until the account has left its old database. Returns when its requests began to wait.
-    pub(super) async fn switch(&self, moving: &mut Moving) -> Result<Instant, Stopped> {
+    /// Tries until the account has left its old database.
+    pub(super) async fn switch(&self, moving: &mut Moving) -> Result<Held<'_>, Stopped> {
         let mut pause = FIRST_PAUSE;
         loop {
             self.catch_up(moving).await?;
+            let permit = match self.all.holds.try_acquire() {
+                Ok(permit) => permit,
+                Err(_) => {
+                    let permit = self.all.holds.acquire().await.expect("it is never closed");
+                    // Much may have been written meanwhile.
+                    self.catch_up(moving).await?;
+                    permit
+                }
+            };
+            let approached = match moving.approach().await {
+                Ok(approached) => approached,
+                Err(error) => {
+                    drop(permit);
+                    self.wait_for(MoveState::CatchingUp, &error).await?;
+                    continue;
+                }
+            };
             let began = Instant::now();
-            let tried = timeout(HOLD_LIMIT, self.try_to_switch(moving, began)).await;
+            let tried = timeout(HOLD_LIMIT, self.try_to_switch(moving, approached, began)).await;
             let reason = match tried {
                 Ok(Ok(locked)) => match locked.commit().await {
-                    Ok(()) => return Ok(began),
+                    Ok(()) => return Ok(Held { began, _permit: permit }),
                     // The commit may have been made.
                     Err(error) if self.has_left(moving).await? => {
                         tracing::info!(
@@ -91,7 +110,7 @@ impl Carrier {
                             cause = with_causes(&error),
                             "commit made, but not answered"
                         );
-                        return Ok(began);
+                        return Ok(Held { began, _permit: permit });
                     }
                     Err(error) => with_causes(&error),
                 },
@@ -102,19 +121,25 @@ impl Carrier {
             tracing::info!(tenant = self.record.slug, reason, "move put off; the account's requests go on");
             self.note(MoveState::CatchingUp, Some(&format!("put off: {reason}"))).await?;
             self.all.following.look_soon();
+            drop(permit);
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
-    async fn try_to_switch(&self, moving: &mut Moving, began: Instant) -> Result<Locked, PutOff> {
+    async fn try_to_switch(
+        &self,
+        moving: &mut Moving,
+        approached: Approached,
+        began: Instant,
+    ) -> Result<Locked, PutOff> {
         let MoveRecord { id, fence, .. } = self.record;
         let registry = self.all.following.registry().await?;
         let hold = registry.begin_hold(id, fence).await.map_err(FollowError::from)?;
         let Some(hold) = hold else { return Err(PutOff::Stopped(self.why_stopped().await)) };
         self.all.following.look_soon();
         self.await_nodes(registry, hold, began + NODES_LIMIT).await?;
-        let locked = moving.switch(&self.actor(), self.entry()).await?;
+        let locked = moving.switch(approached, &self.actor(), self.entry()).await?;
         if !registry.begin_switch(id, fence).await.map_err(FollowError::from)? {
             return Err(PutOff::Stopped(self.why_stopped().await));
         }
@@ -148,10 +173,10 @@ impl Carrier {
     }
 
     /// Has the registry say where the account is, whatever happens.
-    pub(super) async fn publish(&self, target: &DatabaseLocation) -> Result<(), Stopped> {
+    pub(super) async fn publish(&self, moving: &Moving) {
         loop {
-            match self.try_to_publish(target).await {
-                Ok(()) => return Ok(()),
+            match self.try_to_publish(moving).await {
+                Ok(()) => return,
                 Err(cause) => {
                     tracing::error!(
                         tenant = self.record.slug,
@@ -164,7 +189,7 @@ impl Carrier {
         }
     }
 
-    async fn try_to_publish(&self, target: &DatabaseLocation) -> Result<(), String> {
+    async fn try_to_publish(&self, moving: &Moving) -> Result<(), String> {
         let MoveRecord { slug, place, identity, asked_by, .. } = &self.record;
         let following = &self.all.following;
         let registry = following.registry().await.map_err(|error| with_causes(&error))?;
@@ -177,16 +202,10 @@ impl Carrier {
         if row.text.as_deref() == Some(text.as_str()) {
             return Ok(());
         }
-        // Nobody else has it. What is not found out now is found when it is opened for a request.
-        let opened = Store::open_within(target, 1, OPEN_LIMIT).await;
-        let found = opened.as_ref().ok().and_then(Store::physical_id).map(|id| id.to_string());
-        let is_subscribed = match &opened {
-            Ok(store) => store.has_subscriptions().await.map_or(true, |has| has != HasSubscriptions::No),
-            Err(_) => true,
-        };
-        if let Ok(store) = opened {
-            store.close().await;
-        }
+        // What is not found out now is found when it is opened for a request.
+        let arrived = timeout(RETRY, moving.arrived()).await.ok().and_then(Result::ok);
+        let found = arrived.and_then(|arrived| arrived.physical_id).map(|id| id.to_string());
+        let is_subscribed = arrived.is_none_or(|arrived| arrived.has_subscriptions);
         let hosts = tenant.config.hosts().map(|host| host.as_str().to_owned()).collect();
         let claims = Claims { hosts, database: place.clone() };
         let change = RegistryChange::Put { text, claims, identity: Some(identity.clone()), found };
@@ -203,9 +222,9 @@ impl Carrier {
     }
 
     /// Notes that the account has moved, and how long its requests waited.
-    pub(super) async fn note_end(&self, began: Option<Instant>) -> Result<(), Stopped> {
+    pub(super) async fn note_end(&self, held: Option<Held<'_>>) {
         let MoveRecord { id, fence, slug, to, .. } = &self.record;
-        let held = began.map(|began| began.elapsed());
+        let held = held.map(|held| held.began.elapsed());
         loop {
             let noting = async {
                 Ok::<_, FollowError>(self.all.following.registry().await?.note_moved(*id, *fence, held).await?)
@@ -218,6 +237,5 @@ impl Carrier {
         let held_ms = held.map(|held| held.as_millis());
         tracing::info!(tenant = slug, to, held_ms, "account moved");
         self.all.metrics.moved(MoveState::Done.as_str(), held);
-        Ok(())
     }
 }

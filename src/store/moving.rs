@@ -7,7 +7,8 @@
 //! 2. [`Moving::copy_some`] copies every table by its key, in short transactions. What changes behind it is noted.
 //! 3. [`Moving::catch_up`] applies notes: deletes the noted rows from the target and inserts those that the source has, as
 //!    one snapshot of the source shows them. After all notes, the target is that snapshot, and both sides are compared.
-//! 4. [`Moving::switch`] locks the source, applies the rest, compares, gives the target its triggers back and commits it.
+//! 4. [`Moving::approach`] and [`Moving::switch`] lock the source (`locking`); the latter applies the rest, compares, gives the
+//!    target its triggers back and commits it.
 //!    [`Locked::commit`] has the source refuse writes: before that commit the account is in the source, from then on in the
 //!    target.
 //! 5. [`Moving::finish`] removes what the move needed; [`Moving::undo`] does so for one that is given up.
@@ -24,6 +25,7 @@ mod comparing;
 mod copying;
 mod ending;
 mod error;
+mod locking;
 mod mark;
 mod numbering;
 mod preparing;
@@ -44,16 +46,17 @@ use self::comparing::{compare, compare_noted};
 use self::copying::FIRST_ROWS;
 pub use self::error::MoveError;
 use self::error::busy;
+pub use self::locking::Approached;
 use self::mark::Role;
 pub use self::preparing::{TargetState, look_at_target};
 pub(super) use self::returning::forget_moves;
 use self::table::TABLES;
-use super::StoreError;
 use super::audit::{self, Actor, AuditEntry};
 use super::derived::settle;
 use super::engine::{Database, DatabaseLocation, Transaction};
-use super::schema::{PLAIN_TABLES, dressing};
-use super::statement::Dialect;
+use super::schema::dressing;
+use super::statement::Sql;
+use super::{DatabaseIdentity, PhysicalId, StoreError};
 
 /// Up to how many rows an account is compared as a whole while its requests wait. Of a larger one, the rows are compared that
 /// changed since all of it was compared.
@@ -86,6 +89,15 @@ pub enum CaughtUp {
     No,
     /// Little is left, and both sides were the same.
     Yes,
+}
+
+/// What the registry keeps about the database of an account.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived {
+    /// Which database it is.
+    pub physical_id: Option<PhysicalId>,
+    /// Whether the account has subscriptions.
+    pub has_subscriptions: bool,
 }
 
 /// A move between two databases.
@@ -156,6 +168,17 @@ impl Moving {
         Ok(found.is_some_and(|found| found.id == self.mark.id && found.role == Role::Left))
     }
 
+    /// What the target is, once the account is there.
+    ///
+    /// # Errors
+    /// [`MoveError::Store`].
+    pub async fn arrived(&self) -> Result<Arrived, MoveError> {
+        let mut reader = self.target.reader().await?;
+        let (_, physical_id) = DatabaseIdentity::read(&mut reader).await?;
+        let row = reader.fetch_one(Sql::text("SELECT EXISTS (SELECT 1 FROM subscriptions)")).await?;
+        Ok(Arrived { physical_id, has_subscriptions: row.get(0)? })
+    }
+
     async fn begin_target(&self) -> Result<Transaction, MoveError> {
         // Tables that were empty a moment ago have no statistics.
         let begin = "BEGIN; SET LOCAL enable_seqscan = off";
@@ -215,16 +238,8 @@ impl Moving {
     ///
     /// # Errors
     /// [`MoveError`]; the source is as it was.
-    pub async fn switch(&mut self, by: &Actor, entry: AuditEntry) -> Result<Locked, MoveError> {
-        let begin = "BEGIN; SET LOCAL lock_timeout = '1s'";
-        let mut source = self.source.begin_with(begin, Duration::MAX, Instant::now()).await.map_err(busy)?;
-        if source.dialect() == Dialect::Postgres {
-            // In the order in which programs write them, so that none waits for this and has this wait for it.
-            let ours =
-                TABLES.iter().map(|table| table.name).filter(|name| !PLAIN_TABLES.split(", ").any(|it| it == *name));
-            let names: Vec<_> = [PLAIN_TABLES].into_iter().chain(ours).collect();
-            source.command(AssertSqlSafe(format!("LOCK TABLE {} IN EXCLUSIVE MODE", names.join(", ")))).await?;
-        }
+    pub async fn switch(&mut self, approached: Approached, by: &Actor, entry: AuditEntry) -> Result<Locked, MoveError> {
+        let mut source = self.lock(approached).await?;
         mark::take(&mut source, &self.mark).await?;
         audit::append(&mut source, by, entry.clone(), Timestamp::now()).await?;
         if self.is_return {

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use arc_swap::ArcSwapOption;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
+pub use self::leaving::DirectUse;
 use self::leaving::Leaving;
 use super::TenantDatabases;
 use crate::deadline::{ONCE_MORE, within};
@@ -96,8 +97,7 @@ impl TenantDatabase {
                 continue;
             }
             let store = database.store_here().await?;
-            // Whoever holds the account counts those that use the store, and must not have overlooked this one.
-            if !database.leaving.is_near() || !database.is_held() && !database.has_moved() {
+            if database.may_be_used() {
                 return Ok(store);
             }
         }

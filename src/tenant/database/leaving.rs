@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::TenantDatabase;
+use crate::store::DatabaseLocation;
 
 /// How long requests wait at most. The move gives up earlier, and then they go on at once.
 ///
@@ -36,7 +37,13 @@ pub(super) struct Leaving {
     expected: ArcSwapOption<String>,
     /// Where the account is now.
     next: OnceLock<Arc<TenantDatabase>>,
+    /// Held by each [`DirectUse`].
+    uses: Arc<()>,
 }
+
+/// Somebody uses the account's database by connections of its own, for which a move waits as for requests.
+#[derive(Debug)]
+pub struct DirectUse(#[expect(dead_code, reason = "it is counted")] Arc<()>);
 
 impl Default for Leaving {
     fn default() -> Self {
@@ -45,6 +52,7 @@ impl Default for Leaving {
             held_until: watch::Sender::new(None),
             expected: ArcSwapOption::empty(),
             next: OnceLock::new(),
+            uses: Arc::default(),
         }
     }
 }
@@ -79,6 +87,29 @@ impl TenantDatabase {
     /// Whether the database with an identity is the one to which the account is being moved.
     pub(in crate::tenant) fn is_expected_at(&self, identity: &str) -> bool {
         self.leaving.expected.load().as_ref().is_some_and(|expected| **expected == identity)
+    }
+
+    /// Where the account is, for a caller that opens the database itself. While the account is held, waits.
+    pub async fn use_directly(&self) -> (&DatabaseLocation, DirectUse) {
+        let mut database = self;
+        loop {
+            if database.leaving.is_near()
+                && let Some(next) = database.leaving.wait().await
+            {
+                database = next;
+                continue;
+            }
+            let using = DirectUse(Arc::clone(&database.leaving.uses));
+            if database.may_be_used() {
+                return (&database.location, using);
+            }
+        }
+    }
+
+    /// Whether somebody who counts as using the database by now may go on: whoever holds the account counts them after that,
+    /// and must not have overlooked anybody.
+    pub(super) fn may_be_used(&self) -> bool {
+        !self.leaving.is_near() || !self.is_held() && !self.has_moved()
     }
 
     /// Has requests wait that need the database from now on.
@@ -126,7 +157,7 @@ impl TenantDatabase {
 
     /// Whether anybody but this has the open store.
     fn is_used(&self) -> bool {
-        let opening = self.opening.try_lock().is_err();
+        let opening = self.opening.try_lock().is_err() || Arc::strong_count(&self.leaving.uses) > 1;
         // One is kept here, and one was loaded now.
         opening || self.open.load_full().is_some_and(|store| Arc::strong_count(&store) > 2 || store.has_copies())
     }

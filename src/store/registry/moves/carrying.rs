@@ -13,21 +13,23 @@ use crate::store::{Registry, StoreError};
 const LEASE: Duration = Duration::from_secs(5);
 
 impl Registry {
-    /// Takes open moves that no node carries out, for a node of a host.
+    /// Takes some open moves that no node carries out, for a node of a host: those that were taken least often first.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn lease_moves(&self, node: &str, host: &str) -> Result<Vec<MoveRecord>, StoreError> {
+    pub async fn lease_moves(&self, node: &str, host: &str, most: usize) -> Result<Vec<MoveRecord>, StoreError> {
         let sql = sql!(
             "UPDATE registry_moves SET leased_by = {node}, leased_until = {clock + lease}, fence = fence + 1
              WHERE id IN (
                SELECT id FROM registry_moves
                WHERE is_open AND (host IS NULL OR host = {host}) AND {passed leased_until, lease}
+               ORDER BY fence, id LIMIT {most}
                {pg: FOR UPDATE SKIP LOCKED})
              RETURNING {+columns}",
             node,
             lease = LEASE,
             host,
+            most = i64::try_from(most).unwrap_or(i64::MAX),
             columns = MoveRecord::columns(),
         );
         let mut transaction = self.database.begin().await?;
