@@ -98,7 +98,8 @@ pub async fn begin(
     match looked {
         Ok(Ok(TargetState::Empty | TargetState::Left | TargetState::Restored)) => {}
         Ok(Ok(TargetState::InUse)) => {
-            let text = "the database is not empty, and neither an earlier move nor a restore of this account left what it has";
+            let text =
+                "the database is not empty, and neither an earlier move nor a restore of this account left what it has";
             return Err(BeginRefused::Target(text.to_owned()));
         }
         Ok(Err(error)) => {

@@ -143,7 +143,7 @@ impl Account {
     /// The submissions that a path was sent, in order.
     fn sent(&self, path: &str) -> Vec<i64> {
         let requests = self.receiver.requests();
-        let of_path = requests.iter().filter(|request| request.line.contains(&format!(" {path} ")));
+        let of_path = requests.iter().filter(|request| request.line.contains(path));
         let number = |body: &[u8]| {
             let body: Value = serde_json::from_slice(body).expect("JSON");
             body["data"]["id"].as_str().and_then(|id| id.strip_prefix("sub_")?.parse().ok()).expect("an id")

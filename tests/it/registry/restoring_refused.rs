@@ -68,10 +68,8 @@ async fn what_a_replica_does_not_have_is_named() {
     let nowhere = scene.folder().join("nowhere");
     write(&format!("dbs: [{{path: {}, replica: {{type: file, path: {}}}}}]", file.display(), nowhere.display()));
     of(&now, &new, &shown, 1, "has no backup of");
-    let output = scene.run_in(
-        &["tenant", "restore", "acme", "--at", &now, "--as", &new, "--litestream-config", &config],
-        &[("PATH", "/nowhere")],
-    );
+    // Where the machine has none.
+    let output = scene.run(&["tenant", "restore", "acme", "--at", &now, "--as", &new, "--litestream-config", &config]);
     assert!(
         output.code == 1 && output.stderr.contains("there is no program `litestream` in the PATH"),
         "{}",
