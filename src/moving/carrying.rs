@@ -47,6 +47,8 @@ pub(super) enum Stopped {
     Lost,
     /// It was cancelled, or has failed.
     GivenUp,
+    /// It can't succeed, for this reason; unless the account has left.
+    Hopeless(String),
 }
 
 /// How a move ends.
@@ -81,7 +83,7 @@ impl Carrier {
         match stopped {
             None => {}
             Some(Stopped::Lost) => tracing::info!(tenant = slug, r#move = id, "another node carries the move out"),
-            Some(Stopped::GivenUp) => {
+            Some(Stopped::GivenUp | Stopped::Hopeless(_)) => {
                 tokio::select! {
                     () = self.clean() => {}
                     _ = self.keep_anyhow() => {}
@@ -128,7 +130,10 @@ impl Carrier {
             Err(fault) => return Err(self.fail(&fault).await),
         };
         let mut moving = Moving::new(&source, &target, self.mark());
-        let outcome = self.steps(&mut moving).await;
+        let outcome = match self.steps(&mut moving).await {
+            Err(Stopped::Hopeless(reason)) => Err(self.fail_unless_left(&moving, &reason).await),
+            outcome => outcome,
+        };
         moving.close().await;
         outcome
     }
@@ -288,7 +293,7 @@ impl Carrier {
         let cause = with_causes(error);
         match error {
             MoveError::Lost => Err(Stopped::Lost),
-            error if error.is_final() => Err(self.fail(&cause).await),
+            error if error.is_final() => Err(Stopped::Hopeless(cause)),
             MoveError::Busy(_) => {
                 sleep(SHORT_PAUSE).await;
                 Ok(())
@@ -319,6 +324,20 @@ impl Carrier {
         tracing::error!(tenant = self.record.slug, reason, "an account can't be moved");
         match self.note(MoveState::Failed, Some(reason)).await {
             Ok(()) => Stopped::GivenUp,
+            Err(stopped) => stopped,
+        }
+    }
+
+    /// The same, unless an earlier holder of the lease has had the account leave: then the move goes on there.
+    async fn fail_unless_left(&self, moving: &Moving, reason: &str) -> Stopped {
+        match self.has_left(moving).await {
+            Ok(false) => self.fail(reason).await,
+            Ok(true) => {
+                self.leave().await;
+                Stopped::Lost
+            }
+            // The source can't be used at all.
+            Err(Stopped::Hopeless(_)) => self.fail(reason).await,
             Err(stopped) => stopped,
         }
     }

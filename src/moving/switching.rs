@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::carrying::{Carrier, Stopped};
 use crate::config::RegisteredTenant;
-use crate::config::registered::with_database;
+use crate::config::registered::{database_of, with_database};
 use crate::registry::FollowError;
 use crate::store::registry::{Claims, MoveRecord, MoveState, RegistryChange, RegistryWrite, WriteRefused};
 use crate::store::{Actor, Approached, AuditEntry, AuditSource, Locked, MoveError, Moving, Registry, with_causes};
@@ -140,6 +140,12 @@ impl Carrier {
         self.all.following.look_soon();
         self.await_nodes(registry, hold, began + NODES_LIMIT).await?;
         let locked = moving.switch(approached, &self.actor(), self.entry()).await?;
+        let row = registry.find(&self.record.slug).await.map_err(FollowError::from)?;
+        let text = row.and_then(|row| row.text).unwrap_or_default();
+        if database_of(&text).as_deref() != Some(self.record.old_database()) {
+            let reason = "the tenant was removed, or got another database, while it was being moved";
+            return Err(PutOff::Stopped(self.fail(reason).await));
+        }
         if !registry.begin_switch(id, fence).await.map_err(FollowError::from)? {
             return Err(PutOff::Stopped(self.why_stopped().await));
         }

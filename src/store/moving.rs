@@ -159,13 +159,21 @@ impl Moving {
         self.target.close().await;
     }
 
-    /// Whether the account has left the source by this move.
+    /// Whether the account has left the source by this move. If it has not, no earlier holder of the lease has it leave: one
+    /// that is about to is waited for.
     ///
     /// # Errors
-    /// [`MoveError::Store`].
+    /// [`MoveError`].
     pub async fn has_left(&self) -> Result<bool, MoveError> {
         let found = mark::find(&mut self.source.reader().await?).await?;
-        Ok(found.is_some_and(|found| found.id == self.mark.id && found.role == Role::Left))
+        if found.is_none_or(|found| found.id != self.mark.id) {
+            return Ok(false);
+        }
+        let begin = "BEGIN; SET LOCAL lock_timeout = '3s'";
+        let mut source = self.source.begin_with(begin, Duration::MAX, Instant::now()).await.map_err(busy)?;
+        let role = mark::take_over(&mut source, &self.mark).await?;
+        source.commit().await?;
+        Ok(role == Role::Left)
     }
 
     /// What the target is, once the account is there.

@@ -15,8 +15,9 @@ use crate::store::engine::Transaction;
 use crate::store::schema::PLAIN_TABLES;
 use crate::store::statement::Dialect;
 
-/// How the first step waits for autovacuum, which Postgres cancels after a second for somebody who waits.
-const APPROACH: &str = "BEGIN; SET LOCAL lock_timeout = '3s'";
+/// How the first step waits for autovacuum, which Postgres cancels after a second for somebody who waits. And how long the locks
+/// may outlive a node that vanishes without a word.
+const APPROACH: &str = "BEGIN; SET LOCAL lock_timeout = '3s'; SET LOCAL idle_in_transaction_session_timeout = '5s'";
 
 /// How long one try waits for a writer. Before Postgres looks for deadlocks, so that none of its victims is a program's
 /// transaction.

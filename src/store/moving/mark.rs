@@ -87,8 +87,16 @@ pub(super) async fn put(transaction: &mut Transaction, mark: &MoveMark, role: Ro
     Ok(())
 }
 
-/// Makes sure that no later holder of the lease has written.
+/// Makes sure that no later holder of the lease has written, and that the account has not left.
 pub(super) async fn take(transaction: &mut Transaction, mark: &MoveMark) -> Result<(), MoveError> {
+    match take_over(transaction, mark).await? {
+        Role::Source | Role::Target => Ok(()),
+        Role::Left => Err(MoveError::Lost),
+    }
+}
+
+/// Makes sure that no later holder of the lease has written, and that no earlier one will. Returns what the database is.
+pub(super) async fn take_over(transaction: &mut Transaction, mark: &MoveMark) -> Result<Role, MoveError> {
     let sql = [
         Sql::text("UPDATE formgate_move SET fence = "),
         bound(mark.fence),
@@ -96,8 +104,10 @@ pub(super) async fn take(transaction: &mut Transaction, mark: &MoveMark) -> Resu
         bound(mark.id),
         Sql::text(" AND fence <= "),
         bound(mark.fence),
+        Sql::text(" RETURNING role"),
     ];
-    if transaction.execute(Sql::joined(sql, "")).await? == 0 { Err(MoveError::Lost) } else { Ok(()) }
+    let row = transaction.fetch_all(Sql::joined(sql, "")).await?.pop().ok_or(MoveError::Lost)?;
+    Ok(Role::of(&row.get::<String>(0)?))
 }
 
 /// The account has left.
