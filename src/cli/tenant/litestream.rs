@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use tempfile::NamedTempFile;
 
 use crate::instant::Rfc3339Micros;
+use crate::owner_only;
 
 /// The program, of version 0.5 or newer, in the `PATH`.
 const PROGRAM: &str = "litestream";
@@ -80,12 +81,17 @@ impl Replica {
                  instant"
             );
         }
-        let instant = Rfc3339Micros(at).to_string();
-        let path = new.display().to_string();
+        // Nobody else can read it meanwhile, and it appears whole: Litestream may watch this folder too.
+        let folder = new.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        owner_only::create_folder(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
+        let scratch = tempfile::Builder::new().prefix(".formgate-restore-").tempdir_in(folder)?;
+        let draft = scratch.path().join("restored");
+        let (instant, path) = (Rfc3339Micros(at).to_string(), draft.display().to_string());
         let restored =
             self.run(&["restore", "-json", "-integrity-check", "quick", "-timestamp", &instant], &["-o", &path])?;
         let Restored { txid } = serde_json::from_str(&restored).context("`litestream restore` printed no result")?;
-        self.give_to_owner(new)?;
+        self.give_to_owner(&draft)?;
+        fs::hard_link(&draft, new).with_context(|| format!("can't write {}", new.display()))?;
         let of_last = parts.iter().filter(|part| part.max_txid == txid).map(|part| part.timestamp).min();
         Ok(of_last.unwrap_or(at))
     }
@@ -99,7 +105,7 @@ impl Replica {
 
     /// The new file belongs to whom the file belongs, and nobody else reads it.
     fn give_to_owner(&self, new: &Path) -> Result<()> {
-        let before = fs::metadata(&self.file)?;
+        let before = fs::metadata(&self.file).with_context(|| format!("can't look at {}", self.file.display()))?;
         fs::set_permissions(new, before.permissions())?;
         // Only root may give a file away; for others it is theirs already.
         let _ = chown(new, Some(before.uid()), Some(before.gid()));
