@@ -84,7 +84,7 @@ impl Replica {
         // Nobody else can read it meanwhile, and it appears whole: Litestream may watch this folder too.
         let folder = new.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         owner_only::create_folder(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
-        let scratch = tempfile::Builder::new().prefix(".formgate-restore-").tempdir_in(folder)?;
+        let scratch = owner_only::create_temporary_folder_in(folder, ".formgate-restore-")?;
         let draft = scratch.path().join("restored");
         let (instant, path) = (Rfc3339Micros(at).to_string(), draft.display().to_string());
         let restored =
