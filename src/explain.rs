@@ -8,6 +8,7 @@
 mod certificate;
 mod database;
 mod domain;
+mod moving;
 mod sign_in;
 mod webhook;
 
@@ -65,7 +66,7 @@ impl Finding {
 /// One step of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceStep {
-    /// `name`, `certificate`, `tenant`, `database`, `token`, `budget` or `sign-in`; of a webhook `name`, `database`,
+    /// `name`, `certificate`, `tenant`, `database`, `move`, `token`, `budget` or `sign-in`; of a webhook `name`, `database`,
     /// `subscription`, `pending`, `secret`, `url`, `dns`, `address`, `tcp`, `tls` or `answer`.
     pub name: &'static str,
     /// The result.
@@ -205,6 +206,9 @@ impl<'c> Tracer<'c> {
     ) {
         let (finding, found) = database::find(tenant).await;
         trace.step("database", finding);
+        if let Some(finding) = moving::find(self.config, tenant).await {
+            trace.step("move", finding);
+        }
         let (identity, tokens) = found.unzip();
         if let Some(tokens) = tokens {
             trace.step(

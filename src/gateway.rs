@@ -43,6 +43,7 @@ use crate::edge::{self, Addresses, BindError, Certificates, CheckIntervals, Drai
 use crate::gate::{BadTokens, Gate, TokenLimitChecks};
 use crate::memory::{Memory, MemoryShare};
 use crate::metrics::Metrics;
+use crate::moving::MoveAccounts;
 use crate::operator::{Imports, OperatorApi, WAITS, WAITS_OF_A_CALLER};
 use crate::outbound::{Client, Guard, TestRequests};
 use crate::quota::Quota;
@@ -305,6 +306,9 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     ];
     if let Some(domains) = domains.filter(|domains| domains.config().is_worked_on) {
         started.push(background::start(DomainWorker::new(domains), tasks));
+    }
+    if let Some((following, _)) = following.as_ref().filter(|_| config.gateway.operator.is_some()) {
+        started.push(background::start(MoveAccounts::new(Arc::clone(following), metrics.registry.clone()), tasks));
     }
     if config.gateway.redis.is_some() {
         started.push(background::start(PublishMinutes(minutes), tasks));

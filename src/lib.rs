@@ -16,7 +16,7 @@
 //!
 //! [`administration`] is where the administrators of an account manage its tokens in a browser, past the token check.
 //! Tenants come from files and from the [`registry`], a database whose changes every node takes over within a second;
-//! [`operator`] is the API that changes it.
+//! [`operator`] is the API that changes it, and [`moving`] moves an account to another database.
 //! [`scim`] is where directories provision users and groups.
 //! The other way, what changes in a database reaches receivers through [`webhooks`].
 //!
@@ -36,7 +36,7 @@
 //! request
 //! administration, operator, scim
 //! api
-//! domains
+//! domains, moving
 //! gate, import, registry
 //! error, tenant
 //! quota
@@ -76,6 +76,7 @@ mod instant;
 mod json_text;
 pub mod memory;
 pub mod metrics;
+pub mod moving;
 pub mod oidc;
 pub mod operator;
 pub mod outbound;

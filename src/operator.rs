@@ -18,6 +18,7 @@ mod domains;
 mod erasing;
 mod import;
 mod limits;
+mod moves;
 mod nodes;
 mod refusal;
 mod sessions;
@@ -94,7 +95,7 @@ macro_rules! writing {
 /// Every endpoint.
 pub static ENDPOINTS: Endpoints<Operation> = Endpoints::new(&TABLE);
 
-static TABLE: [Endpoint<Operation>; 24] = [
+static TABLE: [Endpoint<Operation>; 28] = [
     endpoint!(GET "" "/v1/tenants", reading!(tenants::list)).query(&["after", "limit"]),
     endpoint!(GET "" "/v1/tenants/{slug}", reading!(tenants::read)),
     endpoint!(PUT "" "/v1/tenants/{slug}", writing!(tenants::put))
@@ -116,6 +117,10 @@ static TABLE: [Endpoint<Operation>; 24] = [
     endpoint!(GET "" "/v1/tenants/{slug}/domains/{host}", reading!(domains::read)),
     endpoint!(PUT "" "/v1/tenants/{slug}/domains/{host}", writing!(domains::put)).query(&["wait"]),
     endpoint!(DELETE "" "/v1/tenants/{slug}/domains/{host}", writing!(domains::remove)).query(&["wait"]),
+    endpoint!(POST "" "/v1/tenants/{slug}/move", writing!(moves::begin)).body(BodyKind::Ordinary),
+    endpoint!(GET "" "/v1/moves", reading!(moves::list)),
+    endpoint!(GET "" "/v1/moves/{id}", reading!(moves::read)),
+    endpoint!(DELETE "" "/v1/moves/{id}", writing!(moves::cancel)),
     endpoint!(GET "" "/v1/domains", reading!(domains::list)).query(&["after", "limit", "state", "tenant"]),
     endpoint!(GET "" "/v1/domains/ask", reading!(domains::ask)).query(&["domain"]),
     endpoint!(POST "" "/v1/domains/{host}/check", writing!(domains::check)).query(&["tenant", "wait"]),

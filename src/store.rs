@@ -39,11 +39,13 @@ mod identity;
 pub(crate) mod import;
 pub mod mailbox;
 mod person;
+mod moving;
 mod reach;
 mod reads;
 pub mod registry;
 mod reindex;
 mod request_log;
+mod restored;
 mod schema;
 mod statement;
 mod submissions;
@@ -95,6 +97,7 @@ pub use groups::{
 };
 pub use identity::{DatabaseIdentity, PhysicalId};
 pub use person::{ErasedPerson, erase_person};
+pub use moving::{Approached, Arrived, CaughtUp, Locked, MoveError, MoveMark, Moving, TargetState, look_at_target};
 use reach::Caller;
 pub use reach::FormReach;
 pub use reads::{
@@ -104,6 +107,7 @@ pub use registry::Registry;
 pub use reindex::{Reindexed, reindex};
 pub(crate) use request_log::{KEPT_ROWS, ROWS_BETWEEN_DELETIONS};
 pub use request_log::{LoggedRequest, RequestFilter, RequestKey, UnwrittenRequests};
+pub use restored::{CarriedOver, Restoration, RestoreError, prepare_restored};
 pub use schema::{
     MIGRATIONS, Migration, Orphans, Reach, SchemaDifferences, SchemaRepair, count_orphans, read_catalog, repair_schema,
 };
@@ -113,14 +117,14 @@ pub use submissions::{
     Answer, Field, ShownElements, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView,
 };
 pub use subscriptions::{
-    AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, HasSubscriptions, InspectedSubscription,
-    LeasedSubscription, MAX_SUBSCRIPTIONS, MakingToken, PendingEvents, Progress, Replay, Replayed, Resumed,
-    SUBSCRIPTION_STATES, SUBSCRIPTION_TRANSITIONS, SampleSubmission, SentBody, Standing, Subscribed, Subscription,
-    SubscriptionCounts, SubscriptionEvent, SubscriptionKey, Unsubscription, Written,
+    AttemptRecord, CarriedSubscriptions, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, HasSubscriptions,
+    InspectedSubscription, LeasedSubscription, MAX_SUBSCRIPTIONS, MakingToken, PendingEvents, Progress, Replay,
+    Replayed, Resumed, SUBSCRIPTION_STATES, SUBSCRIPTION_TRANSITIONS, SampleSubmission, SentBody, Standing, Subscribed,
+    Subscription, SubscriptionCounts, SubscriptionEvent, SubscriptionKey, Unsubscription, Written,
 };
 pub use tokens::{
-    ChangedToken, CommitMark, CreatedToken, LimitFault, ListFault, Networks, NewToken, NotWritten, RequestCounts,
-    RotatedToken, Scope, Scopes, TokenHour, TokenLimits, TokenRecord, TokenUse, Unwritten,
+    CarriedTokens, ChangedToken, CommitMark, CreatedToken, LimitFault, ListFault, Networks, NewToken, NotWritten,
+    RequestCounts, RotatedToken, Scope, Scopes, TokenHour, TokenLimits, TokenRecord, TokenUse, Unwritten,
 };
 
 use crate::memory::RowMemory;
@@ -138,6 +142,8 @@ pub struct Store {
     settler: Settler,
     /// Held by requests that wait for changes.
     changes_waited_for: Arc<Semaphore>,
+    /// Shared by the copies of this store, to count them.
+    copies: Arc<()>,
     file: Option<DatabaseFile>,
     /// What of it is read depends on who does.
     caller: Caller,
@@ -200,6 +206,7 @@ impl Store {
                     group_writes,
                     settler,
                     changes_waited_for,
+                    copies: Arc::default(),
                     file,
                     caller: Caller::default(),
                 })
@@ -227,6 +234,12 @@ impl Store {
     #[must_use]
     pub fn identity(&self) -> &DatabaseIdentity {
         &self.identity
+    }
+
+    /// Whether anybody has a copy of this store, such as a request that it serves.
+    #[must_use]
+    pub fn has_copies(&self) -> bool {
+        Arc::strong_count(&self.copies) > 1
     }
 
     /// Equal for two stores that are open on the same database of Postgres. None on SQLite.

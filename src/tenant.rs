@@ -36,7 +36,7 @@ use crate::quota::{Account, Interface, LimitedAccount};
 use crate::reply::ReadSubmission;
 use crate::store::Guard;
 
-pub use database::TenantDatabase;
+pub use database::{DirectUse, TenantDatabase};
 pub use database_owners::DatabaseOwners;
 pub use database_servers::DatabaseServers;
 pub use directory::{Directory, RemovedDatabase, TenantDatabases, TokenChanges, close_removed};
@@ -193,8 +193,8 @@ impl Tenant {
     }
 
     /// This tenant with a changed configuration. Whatever the change doesn't affect is kept, above all its
-    /// connections and the requests in its window. A changed database address starts a new, empty [`Generation`]. The
-    /// account is still the same if the database turns out to be
+    /// connections and the requests in its window. A changed database address starts a new, empty [`Generation`], unless
+    /// the account was moved there. The account is still the same if the database turns out to be
     /// ([`crate::quota::Quota::account`]).
     #[must_use]
     pub fn renewed(&self, config: &TenantConfig, databases: &Arc<TenantDatabases>) -> Self {
@@ -210,6 +210,12 @@ impl Tenant {
             if self.database.max_connections() == config.max_connections {
                 tenant.database = Arc::clone(&self.database);
             }
+        } else if self.database.is_expected_at(&config.database_identity()) {
+            // The account was moved with its tokens, so what is known of them and not written yet goes along.
+            tenant.tokens = Arc::clone(&self.tokens);
+            tenant.tokens.changed();
+            tenant.accounts = self.accounts.clone();
+            self.database.move_to(&tenant.database);
         }
         tenant
     }

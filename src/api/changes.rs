@@ -190,10 +190,10 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     let parameters = Parameters::parse(call, reach, &mut faults);
     let mut parameters = faults.into_result(parameters)?;
     let zone = &admitted.tenant().timezone;
-    let store = call.store(admitted).await?.showing(parameters.selection.elements());
-    parameters.selection.check(&store).await?;
+    parameters.selection.check(&call.store(admitted).await?).await?;
     loop {
-        let page = match read(&store, &parameters, admitted, call).await? {
+        let (read, store) = read(&parameters, admitted, call).await?;
+        let page = match read {
             ChangesRead::Page(page) => page,
             ChangesRead::Lost(lost) => return Err(lost_changes(call, lost, PATH, &["cursor"])),
         };
@@ -223,13 +223,11 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     }
 }
 
-/// A page; if it is empty, one after a change that happens in time.
-async fn read(
-    store: &Store,
-    parameters: &Parameters,
-    admitted: &Admitted,
-    call: &Call<'_>,
-) -> Result<ChangesRead, Refusal> {
+/// A page; if it is empty, one after a change that happens in time. Between two looks, the account may move to another
+/// database: so the store is that of the last one.
+async fn read(parameters: &Parameters, admitted: &Admitted, call: &Call<'_>) -> Result<(ChangesRead, Store), Refusal> {
+    let elements = parameters.selection.elements();
+    let mut store = call.store(admitted).await?.showing(elements);
     let permit = if parameters.wait.is_zero() { None } else { store.wait_for_changes() };
     // Before the log is read: what is written later wakes this request.
     let mut waiting = permit.map(|permit| (permit, call.noticed_writes.wait(&admitted.tenant().slug)));
@@ -237,17 +235,19 @@ async fn read(
     let mut from = parameters.from.clone();
     loop {
         let read = store.changes(&from, &parameters.forms, parameters.limit).await?;
-        let ChangesRead::Page(page) = &read else { return Ok(read) };
+        let ChangesRead::Page(page) = &read else { return Ok((read, store)) };
         if !page.changes.is_empty() || page.has_more {
-            return Ok(read);
+            return Ok((read, store));
         }
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let Some((_, reader)) = waiting.as_mut().filter(|_| !left.is_zero() && !call.stopping.is_cancelled())
             else {
-                return Ok(read);
+                return Ok((read, store));
             };
+            drop(store);
             tokio::time::timeout(left, call.stopping.run_until_cancelled(reader.next_look())).await.ok();
+            store = call.store(admitted).await?.showing(elements);
             if store.has_changes_after(&page.cursor, &parameters.forms).await? {
                 break;
             }

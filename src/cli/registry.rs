@@ -79,6 +79,7 @@ impl OpenRegistry {
         self.editor().check_domain(slug, host).map_err(plain)
     }
 
+    /// What changes are checked against.
     pub(super) fn editor(&self) -> Editor<'_> {
         Editor { gateway: &self.loaded.gateway, config: self.config(), files: &self.files }
     }
@@ -124,6 +125,11 @@ impl OpenRegistry {
             }
         }
         None
+    }
+
+    /// The tenants of the files.
+    pub(super) fn of_files(&self) -> &[Arc<TenantConfig>] {
+        &self.loaded.tenants
     }
 
     /// Whether a file has a tenant.

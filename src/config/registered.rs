@@ -10,6 +10,9 @@ pub mod json;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde::Deserialize;
+use toml::Spanned;
+
 use super::context::LoadContext;
 use super::problem::{Problem, Problems, REGISTRY};
 use super::secret::Environment;
@@ -138,6 +141,47 @@ pub fn cut(text: &str, slug: &str) -> Option<(String, String)> {
     Some((text[section].to_owned(), rest))
 }
 
+/// The `database` of a tenant's text, as it is written there. None if the text can't be parsed.
+#[must_use]
+pub fn database_of(text: &str) -> Option<String> {
+    Some(spanned_database(text)?.into_inner())
+}
+
+/// The text of a tenant with another database. All else stays as it is. None if the text can't be parsed.
+#[must_use]
+pub fn with_database(text: &str, database: &str) -> Option<String> {
+    let span = spanned_database(text)?.span();
+    let value = toml::Value::String(database.to_owned());
+    Some(format!("{}{value}{}", &text[..span.start], &text[span.end..]))
+}
+
+fn spanned_database(text: &str) -> Option<Spanned<String>> {
+    #[derive(Deserialize)]
+    struct Document {
+        tenant: Vec<Tenant>,
+    }
+    #[derive(Deserialize)]
+    struct Tenant {
+        database: Spanned<String>,
+    }
+    toml::from_str::<Document>(text).ok()?.tenant.pop().map(|tenant| tenant.database)
+}
+
+/// The address of a database as it was written, without the password.
+#[must_use]
+pub fn without_password(database: &str) -> String {
+    let Some((scheme, rest)) = database.split_once("://").filter(|(scheme, _)| scheme.starts_with("postgres")) else {
+        return database.to_owned();
+    };
+    let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+    let (user, place) = rest.rsplit_once('@').map_or((None, rest), |(user, place)| (Some(user), place));
+    let user = user.map(|user| format!("{}@", user.split(':').next().unwrap_or_default())).unwrap_or_default();
+    let is_public = |parameter: &&str| !parameter.to_ascii_lowercase().starts_with("password");
+    let query: Vec<_> = query.into_iter().flat_map(|query| query.split('&')).filter(is_public).collect();
+    let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
+    format!("{scheme}://{user}{place}{query}")
+}
+
 #[cfg(test)]
 mod tests {
     use secrecy::ExposeSecret;
@@ -148,6 +192,29 @@ mod tests {
 
     const ACME: &str = "[[tenant]]\nslug = \"acme\"\nname = \"Acme\"\naddress = \"acme.example.com\"\n\
         domains = [\"forms.acme.org\"]\ndatabase = \"sqlite:data/acme.db\"\ntimezone = \"UTC\"\n";
+
+    #[test]
+    fn a_text_gets_another_database_and_stays_the_same_otherwise() {
+        let text = format!("# of 2024\n{ACME}\n[tenant.oidc] # see below\n");
+        let moved = with_database(&text, "postgres://a:\"b\"@db/acme").expect("it can be parsed");
+        let expected = text.replace("\"sqlite:data/acme.db\"", "'postgres://a:\"b\"@db/acme'");
+        assert_eq!(moved, expected);
+        assert_eq!(database_of(&moved).as_deref(), Some("postgres://a:\"b\"@db/acme"));
+        assert_eq!(with_database("[[tenant]", "sqlite:x.db"), None);
+    }
+
+    #[test]
+    fn an_address_is_shown_without_its_password() {
+        for (database, shown) in [
+            ("sqlite:data/acme.db", "sqlite:data/acme.db"),
+            ("postgres://acme:secret@db:5432/acme", "postgres://acme@db:5432/acme"),
+            ("postgres://acme:${FORMGATE_TENANT_ACME}@db/acme?schema=a", "postgres://acme@db/acme?schema=a"),
+            ("postgresql://acme:a@b@db/acme?password=secret&schema=a", "postgresql://acme@db/acme?schema=a"),
+            ("postgres:///acme?host=/run&user=acme&password=secret", "postgres:///acme?host=/run&user=acme"),
+        ] {
+            assert_eq!(without_password(database), shown);
+        }
+    }
 
     /// A registry whose folder is `/etc/formgate`.
     fn registry() -> RegistryConfig {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use prometheus::{Histogram, IntCounter, IntGauge, IntGaugeVec};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
-use super::register::Registrar;
+use super::register::{Registrar, init_series};
 
 /// The registry.
 #[derive(Clone, Debug)]
@@ -16,12 +16,22 @@ pub struct RegistryMetrics {
     applied: IntCounter,
     kept: IntGaugeVec,
     duration: Histogram,
+    moves: IntGaugeVec,
+    ended_moves: IntCounterVec,
+    hold: Histogram,
 }
 
 impl RegistryMetrics {
     pub(super) fn new(registrar: &Registrar<'_>) -> Self {
         let up = registrar.gauge("formgate_registry_up", "Whether the registry of tenants can be read.");
         up.set(1);
+        let moves = registrar.gauges("formgate_moves", "Accounts that move to another database.", &["state"]);
+        for state in ["copying", "catching_up", "holding"] {
+            moves.with_label_values(&[state]).set(0);
+        }
+        let ended_moves =
+            registrar.counters("formgate_moves_total", "Moves of accounts that this node ended.", &["outcome"]);
+        init_series(&ended_moves, &["done", "cancelled", "failed"]);
         Self {
             up,
             revision: registrar.gauge("formgate_registry_revision", "Up to which change the registry is served."),
@@ -38,6 +48,28 @@ impl RegistryMetrics {
                 "Time to take changes of the registry into service.",
                 &[0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0],
             ),
+            moves,
+            ended_moves,
+            hold: registrar.histogram(
+                "formgate_move_hold_seconds",
+                "Time for which the requests of an account waited while it moved to another database.",
+                &[0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0],
+            ),
+        }
+    }
+
+    /// Records how many accounts are in each state of a move.
+    pub(crate) fn moving<'s>(&self, counts: impl Iterator<Item = (&'s str, usize)>) {
+        for (state, count) in counts {
+            self.moves.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Records the end of a move, and how long requests waited.
+    pub(crate) fn moved(&self, outcome: &str, held: Option<Duration>) {
+        self.ended_moves.with_label_values(&[outcome]).inc();
+        if let Some(held) = held {
+            self.hold.observe(held.as_secs_f64());
         }
     }
 

@@ -1,5 +1,6 @@
 //! API tokens and sign-in links of a tenant: the operator's product hands them to its customers.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +17,9 @@ use crate::config::{RegisteredTenant, TenantConfig};
 use crate::instant::Rfc3339Micros;
 use crate::reply::Reply;
 use crate::shares::Share;
-use crate::store::{self, AdminLink, AdminRole, Store, StoreError, TokenLimits, with_causes};
-use crate::tenant::sign_in_link;
+use crate::store::{self, AdminLink, AdminRole, DatabaseLocation, Store, StoreError, TokenLimits, with_causes};
 use crate::tenant::token::{self, CreateTokenError, Created, NewTokenRequest};
+use crate::tenant::{DirectUse, sign_in_link};
 
 /// The header with which a call may be repeated.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -118,8 +119,23 @@ pub(super) async fn create_link(call: &Call<'_>) -> Result<Reply, OperatorRefusa
 /// The tenant in the path with its database, opened for one call, and the call's share of the waiting ones.
 pub(super) struct OpenTenant<'c> {
     pub(super) tenant: Arc<TenantConfig>,
-    pub(super) store: Store,
+    pub(super) store: OwnStore,
     pub(super) share: Share<'c>,
+}
+
+/// A store that a call has opened for itself. While it is open, the account does not move.
+#[derive(Debug)]
+pub(super) struct OwnStore {
+    store: Store,
+    _use: Option<DirectUse>,
+}
+
+impl Deref for OwnStore {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
 }
 
 /// Opens the database of the tenant in the path.
@@ -210,23 +226,32 @@ pub(super) fn administration_url(call: &Call<'_>, tenant: &TenantConfig) -> Resu
 }
 
 /// Opens the database of a tenant, if it could be served by what `formgate check` looks at.
-async fn open(tenant: &TenantConfig) -> Result<Store, StoreError> {
-    let store = Store::open_within(&tenant.database, 1, OPEN_LIMIT).await?;
-    if let Err(error) = tenant.database.require_writable() {
+async fn open(location: &DatabaseLocation) -> Result<Store, StoreError> {
+    let store = Store::open_within(location, 1, OPEN_LIMIT).await?;
+    if let Err(error) = location.require_writable() {
         store.close().await;
         return Err(error);
     }
     Ok(store)
 }
 
-/// The same for a call that uses the database of a tenant that is there: it may be that of another one.
+/// The same for a call that uses the database of a tenant that is there: it may be that of another one. While the account is
+/// held by a move, waits.
 ///
 /// # Errors
 /// 503 if it can't be used; 409 if another tenant has it.
-pub(super) async fn open_own(call: &Call<'_>, tenant: &TenantConfig) -> Result<Store, OperatorRefusal> {
-    let store = open(tenant).await.map_err(|error| of_tenant(tenant, &error))?;
-    match owner_of(call, tenant, &store).await {
-        Ok(None) => Ok(store),
+pub(super) async fn open_own(call: &Call<'_>, tenant: &TenantConfig) -> Result<OwnStore, OperatorRefusal> {
+    let directory = call.api.directory.load_full();
+    let (location, using) = match directory.tenant(&tenant.slug) {
+        Some(served) => {
+            let (location, using) = served.database.use_directly().await;
+            (location, Some(using))
+        }
+        None => (&tenant.database, None),
+    };
+    let store = open(location).await.map_err(|error| of_tenant(tenant, &error))?;
+    match owner_of(call, tenant, location, &store).await {
+        Ok(None) => Ok(OwnStore { store, _use: using }),
         found => {
             store.close().await;
             let owner = found?.expect("it is none of those above");
@@ -237,10 +262,15 @@ pub(super) async fn open_own(call: &Call<'_>, tenant: &TenantConfig) -> Result<S
 }
 
 /// The other tenant that has a database, as this node or the registry knows.
-async fn owner_of(call: &Call<'_>, tenant: &TenantConfig, store: &Store) -> Result<Option<String>, OperatorRefusal> {
+async fn owner_of(
+    call: &Call<'_>,
+    tenant: &TenantConfig,
+    location: &DatabaseLocation,
+    store: &Store,
+) -> Result<Option<String>, OperatorRefusal> {
     let directory = call.api.directory.load_full();
     let id = store.physical_id();
-    if let Err(StoreError::OfAnotherTenant { owner }) = directory.owners().claim(&tenant.slug, &tenant.database, id) {
+    if let Err(StoreError::OfAnotherTenant { owner }) = directory.owners().claim(&tenant.slug, location, id) {
         return Ok(Some(owner.to_string()));
     }
     match id.filter(|_| tenant.origin.is_registered()) {
@@ -254,7 +284,7 @@ async fn owner_of(call: &Call<'_>, tenant: &TenantConfig, store: &Store) -> Resu
 /// # Errors
 /// 422 with the words of `formgate check`.
 pub(super) async fn open_to_add(tenant: &TenantConfig) -> Result<Store, OperatorRefusal> {
-    open(tenant).await.map_err(|error| OperatorRefusal::of("database", words(tenant, &error)))
+    open(&tenant.database).await.map_err(|error| OperatorRefusal::of("database", words(tenant, &error)))
 }
 
 /// Why this node can't serve a tenant that was added, in the words of `formgate check`. Opens its database, unless it is
@@ -263,7 +293,7 @@ pub(super) async fn why_not_served(call: &Call<'_>, tenant: &TenantConfig) -> Op
     if is_served(call, tenant) {
         return None;
     }
-    let opened = open(tenant).await;
+    let opened = open(&tenant.database).await;
     let claimed = match opened {
         Ok(store) => {
             let id = store.physical_id();

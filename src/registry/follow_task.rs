@@ -14,6 +14,11 @@ use crate::background::{Run, Task};
 /// Larger: changes are served later. Smaller: more statements without a change.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
+/// How often it is polled while an account is about to move to another database.
+///
+/// Larger: the account's requests wait for longer. Smaller: more statements.
+const MOVE_INTERVAL: Duration = Duration::from_millis(30);
+
 /// The task.
 #[derive(Debug)]
 pub struct FollowRegistry(pub Arc<Following>);
@@ -22,7 +27,7 @@ impl Task for FollowRegistry {
     const NAME: &'static str = "registry";
 
     fn interval(&self) -> Duration {
-        LOOK_INTERVAL
+        if self.0.has_near_move() { MOVE_INTERVAL } else { LOOK_INTERVAL }
     }
 
     async fn woken(&mut self) {

@@ -7,6 +7,7 @@
 mod applying;
 mod certificates;
 mod error;
+mod moving;
 mod ready;
 mod sharing;
 
@@ -22,6 +23,7 @@ use tokio::time::timeout_at;
 
 use applying::{Closing, RefusedRow, log_refused};
 pub use error::FollowError;
+use moving::FollowedMoves;
 pub use ready::{Rows, Unready};
 
 use super::claimed::FileTenants;
@@ -74,6 +76,7 @@ pub struct Following {
     is_other: AtomicBool,
     /// How often the registry was restored to an earlier state.
     restores: AtomicU64,
+    moves: Mutex<FollowedMoves>,
 }
 
 /// What this node has taken over.
@@ -164,6 +167,7 @@ impl Following {
             has_joined: AtomicBool::new(false),
             is_other: AtomicBool::new(false),
             restores: AtomicU64::new(0),
+            moves: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
             followed: Arc::new(tokio::sync::Mutex::new(followed)),
         };
@@ -310,7 +314,7 @@ impl Following {
             let Followed { head, certificates, .. } = &*self.followed.lock().await;
             [head.mark(), certificates.of]
         };
-        let Look { mut head, has: [has_rows, has_certificates], beats, keeping, subscribed, shared } =
+        let Look { mut head, has: [has_rows, has_certificates], beats, keeping, subscribed, shared, moves } =
             registry.look(marks).await?;
         let mut followed = self.followed.lock().await;
         let own_beat = beats.get(self.node.id()).cloned();
@@ -319,6 +323,8 @@ impl Following {
             // A backup of the same registry has the same epoch. Following another one would remove every tenant.
             return Err(FollowError::OtherRegistry);
         }
+        // Before a row is taken over that has the other database.
+        self.expect_moves(&moves);
         let has_other_beat = followed.beat.is_some() && followed.beat != own_beat;
         let is_restored = !has_rows || has_other_beat;
         let mut is_applied = is_restored;
@@ -356,6 +362,7 @@ impl Following {
         }
         self.follow_shares(registry, &mut followed, keeping, subscribed).await?;
         drop(followed);
+        self.follow_moves(registry, moves);
         self.follow_databases(registry, shared).await;
         Ok(())
     }

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 #[derive(Debug)]
 pub struct NodeName {
     id: String,
+    host: String,
     name: String,
     started_at: Timestamp,
 }
@@ -15,10 +16,11 @@ impl NodeName {
     #[must_use]
     pub fn new() -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let host = if host.trim().is_empty() { "node" } else { host.trim() };
+        let host = if host.trim().is_empty() { "node" } else { host.trim() }.to_owned();
         Self {
             id: format!("{:016x}", rand::random::<u64>()),
             name: format!("{host}:{}", std::process::id()),
+            host,
             started_at: Timestamp::now(),
         }
     }
@@ -27,6 +29,12 @@ impl NodeName {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Its host.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
     }
 
     /// When it started.

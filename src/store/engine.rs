@@ -40,7 +40,7 @@ pub(super) use database_file::DatabaseFile;
 pub(crate) use database_file::{BESIDE, FileId, LOG, SHARED_MEMORY, next_to};
 pub use database_time::DatabaseTime;
 pub use error::StoreError;
-pub(super) use failure::is_row_security;
+pub(super) use failure::{MOVED, is_denied, is_row_security};
 pub use limits::DatabaseLimits;
 pub use location::{CountedBy, DatabaseLocation, InvalidLocation};
 pub(super) use pool::connection::{HeldRows, PooledConnection};

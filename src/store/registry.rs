@@ -6,8 +6,9 @@
 //!
 //! `writing` adds, changes and removes tenants, `claims` has each host and database for one of them, `copying` fills
 //! the snapshot of a node, `databases` has which tenants have one database at different addresses, and `lives` says
-//! what one of them has of an earlier one; `erasing` forgets one of them for good; `nodes` records how far each node has got, `keeping` what it can look after,
-//! and `subscribed` which tenants have subscriptions; `stamps` says which revision is which after a restore;
+//! what one of them has of an earlier one; `erasing` forgets one of them for good; `nodes` records how far each node has got,
+//! `keeping` what it can look after, `subscribed` which tenants have subscriptions, and `moves` which accounts move to other
+//! databases; `stamps` says which revision is which after a restore;
 //! `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a certificate,
 //! `turns` says which is looked at next, `listing` lists them, `counts` counts them, `claiming` adds and removes
 //! domains, `certificates` has what was obtained for them; `budgets`, `account` and `events` belong to that;
@@ -28,6 +29,7 @@ mod events;
 mod keeping;
 mod listing;
 mod lives;
+mod moves;
 mod nodes;
 mod operator_tokens;
 mod remedy;
@@ -59,6 +61,7 @@ pub use erasing::{Erasure, ErasureRefused};
 pub use events::{DomainEvent, Feed, RegistryEvent};
 pub use keeping::KeepingNode;
 pub use listing::DomainFilter;
+pub use moves::{MoveCancelled, MoveRecord, MoveRefused, MoveState, NewMove, SeenMove};
 pub use nodes::{Beat, Head, Look, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
 pub use remedy::{is_denied, registry_remedy};

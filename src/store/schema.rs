@@ -10,6 +10,7 @@
 
 mod catalog;
 mod differences;
+mod moved;
 mod objects;
 mod orphans;
 
@@ -23,6 +24,7 @@ use sqlx::migrate::MigrateError;
 pub use self::catalog::read_catalog;
 pub(super) use self::differences::{SchemaDifference, differences};
 pub use self::differences::{SchemaDifferences, SchemaRepair, repair_schema};
+pub(super) use self::moved::{TableShape, dressing, numbered, shapes, stripping, validating};
 pub use self::orphans::{Orphans, count_orphans};
 use super::StoreError;
 use super::engine::{Database, PooledConnection};

@@ -6,6 +6,11 @@
 //!
 //! Tokens are looked up in the database of the requested tenant. A flood of invented tokens must not lock out callers
 //! with known tokens: look-ups use at most half of the connections, and the number of waiting look-ups is limited.
+//!
+//! While an account moves to another database, its requests wait here for the moment in which nothing may be written, and
+//! go on in the other one (`leaving`).
+
+mod leaving;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,8 +18,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use arc_swap::ArcSwapOption;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
+pub use self::leaving::DirectUse;
+use self::leaving::Leaving;
 use super::TenantDatabases;
 use crate::deadline::{ONCE_MORE, within};
+use crate::rare;
 use crate::store::{Breaker, CommitStamp, CountedBy, DatabaseLocation, Store, StoreError, with_causes};
 
 /// Maximum number of waiting look-ups.
@@ -36,6 +44,7 @@ pub struct TenantDatabase {
     opening: Mutex<()>,
     look_ups: Semaphore,
     look_ups_waiting: AtomicU32,
+    leaving: Leaving,
 }
 
 impl TenantDatabase {
@@ -55,6 +64,7 @@ impl TenantDatabase {
             opening: Mutex::new(()),
             look_ups: Semaphore::new(max_connections.div_ceil(2) as usize),
             look_ups_waiting: AtomicU32::new(0),
+            leaving: Leaving::default(),
         }
     }
 
@@ -72,11 +82,28 @@ impl TenantDatabase {
         self.max_connections
     }
 
-    /// The open store. Opens it if necessary.
+    /// The open store. Opens it if necessary. While the account is held, waits; once it has moved, the store of its new
+    /// database.
     ///
     /// # Errors
     /// Why it can't be opened; [`StoreError::Resting`] for a while after that; [`StoreError::OfAnotherTenant`].
     pub async fn store(&self) -> Result<Arc<Store>, StoreError> {
+        let mut database = self;
+        loop {
+            if database.leaving.is_near()
+                && let Some(next) = rare::boxed(|| database.leaving.wait()).await
+            {
+                database = next;
+                continue;
+            }
+            let store = database.store_here().await?;
+            if database.may_be_used() {
+                return Ok(store);
+            }
+        }
+    }
+
+    async fn store_here(&self) -> Result<Arc<Store>, StoreError> {
         if let Some(error) = self.refused() {
             return Err(error);
         }

@@ -82,6 +82,10 @@ impl WriteBehind {
         if due == Due::Promptly && !tokens.prompt.is_waiting() {
             return None;
         }
+        // What is left is written to the database to which the account moves.
+        if database.is_held() || database.has_moved() {
+            return None;
+        }
         let store = database.if_open()?;
         // The first read is written at once: from then on the database knows that this node may hold others.
         if due != Due::All && tokens.prompt.is_pausing() && !tokens.reads.is_first() {

@@ -59,7 +59,6 @@ const GATHER: Duration = Duration::from_millis(2);
 pub(super) struct Sender {
     context: Arc<DeliveryContext>,
     tenant: Arc<Tenant>,
-    store: Arc<Store>,
     leased: LeasedSubscription,
     target: Arc<Target>,
     secrets: Arc<[SigningSecret]>,
@@ -98,9 +97,9 @@ impl Sender {
     pub(super) async fn run(
         context: &Arc<DeliveryContext>,
         tenant: Arc<Tenant>,
-        store: Arc<Store>,
         id: i64,
     ) -> Result<Option<Duration>, StoreError> {
+        let store = tenant.database.store().await?;
         let Some(leased) = store.lease_subscription(id, context.new_holder()).await? else { return Ok(None) };
         let secrets = signing_secrets(&context.config.seals, &leased.secrets, &leased.target_url);
         let (target, secrets) = match (Target::parse(&leased.target_url), secrets) {
@@ -114,7 +113,6 @@ impl Sender {
             context: Arc::clone(context),
             limits: context.permits.limits(&tenant.slug, &target),
             tenant,
-            store,
             target: Arc::new(target),
             secrets: secrets.into(),
             queue: VecDeque::new(),
@@ -134,7 +132,14 @@ impl Sender {
             again_in: None,
             leased,
         };
+        drop(store);
         sender.deliver().await
+    }
+
+    /// The store, for a moment: requests to receivers take longer than the account may be held by a move, after which the
+    /// lease goes on in another database.
+    async fn store(&self) -> Result<Arc<Store>, StoreError> {
+        self.tenant.database.store().await
     }
 
     async fn deliver(mut self) -> Result<Option<Duration>, StoreError> {
@@ -168,7 +173,7 @@ impl Sender {
                     renewal.reset();
                 }
                 _ = renewal.tick() => {
-                    if !self.store.renew_lease(&self.leased).await? {
+                    if !self.store().await?.renew_lease(&self.leased).await? {
                         return Ok(None);
                     }
                 }
@@ -193,15 +198,16 @@ impl Sender {
         let is_fast = self.read_at.is_some_and(|at| at.elapsed() < READ_AGAIN);
         self.read_at_once = if is_fast { (self.read_at_once * 2).min(MAX_READ_AT_ONCE) } else { READ_AT_ONCE };
         self.read_at = Some(Instant::now());
+        let store = self.store().await?;
         loop {
-            let due = self.store.due_events(&self.leased, self.taken, self.read_at_once, &self.busy).await?;
+            let due = store.due_events(&self.leased, self.taken, self.read_at_once, &self.busy).await?;
             let Some(due) = due else { return Ok(false) };
             self.leased.log = due.log;
             if due.submissions.read()?.is_none() && self.read_at_once > 1 {
                 self.read_at_once = (self.read_at_once / 4).max(1);
                 continue;
             }
-            let bodies = self.bodies(&due).await?;
+            let bodies = self.bodies(&store, &due).await?;
             let DueEvents { events, vanished, read_to, again_in, .. } = due;
             self.dropped.extend(vanished);
             // They may have been set aside since the lease began.
@@ -224,7 +230,7 @@ impl Sender {
     }
 
     /// The bodies of events; `None` if the submission was deleted.
-    async fn bodies(&self, due: &DueEvents) -> Result<Vec<Option<EnvelopeBody>>, StoreError> {
+    async fn bodies(&self, store: &Store, due: &DueEvents) -> Result<Vec<Option<EnvelopeBody>>, StoreError> {
         let zone = &self.tenant.timezone;
         let shown = due.submissions.read()?.map(|view| ShownSubmissions::new(view, zone));
         let mut bodies = Vec::with_capacity(due.events.len());
@@ -250,7 +256,7 @@ impl Sender {
             bodies.push(match (&shown, self.leased.event) {
                 (_, Event::SubmissionDeleted) => Some(envelope.of_deletion()),
                 (Some(shown), _) => envelope.with_submission(shown),
-                (None, _) => envelope.of_long_submission(&self.store).await?,
+                (None, _) => envelope.of_long_submission(store).await?,
             });
         }
         Ok(bodies)
@@ -276,6 +282,7 @@ impl Sender {
     async fn write(&mut self, ended: &[Sent], standing: &Standing) -> Result<bool, StoreError> {
         let (mut attempts, mut accepted, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         let has_failed = self.leased.failures > 0;
+        let store = self.store().await?;
         for sent in ended {
             let event = &sent.ready.event;
             self.busy.remove(&event.submission);
@@ -314,7 +321,7 @@ impl Sender {
                     failed.push(FailedEvent { next_attempt_at, ..again() });
                     self.ending = Some(Standing::Gone { reason: DeliveryReason::Gone });
                 }
-                Outcome::Refused(_) if !event.is_in_turn || self.store.may_set_aside(self.leased.id).await? => {
+                Outcome::Refused(_) if !event.is_in_turn || store.may_set_aside(self.leased.id).await? => {
                     let mut again = again();
                     let age = Timestamp::now().duration_since(again.failed_at);
                     again.given_up = age.unsigned_abs() >= self.context.config.disable_after;
@@ -353,7 +360,7 @@ impl Sender {
             standing,
             prunes: self.attempts >= PRUNED_EVERY || *standing != Standing::Delivering,
         };
-        let written = self.store.write_progress(&self.leased, &progress).await?;
+        let written = store.write_progress(&self.leased, &progress).await?;
         self.attempts %= PRUNED_EVERY;
         self.dropped.clear();
         if written == Written::Ended {

@@ -21,7 +21,7 @@ use super::watched::{HOT, MIN_PAUSE};
 use crate::background::{Run, Task};
 use crate::metrics::PENDING_STATES;
 use crate::registry::Duty;
-use crate::store::{EventsAhead, Store, StoreError, with_causes};
+use crate::store::{EventsAhead, StoreError, with_causes};
 use crate::tenant::{Directory, Tenant};
 
 /// How often hints are gathered.
@@ -107,6 +107,11 @@ impl Watch {
         // Wakes the survey of unknown tenants, and the inspection.
         context.share_changed.notify_one();
         let Some(following) = &context.following else { return };
+        // Hints of the database that an account has left say nothing of the one where it is.
+        for slug in following.take_moved() {
+            context.watched.poll_now(&slug, context.duty(&slug));
+            context.noticed_writes.note(&slug);
+        }
         for tenant in directory.configs().filter(|tenant| tenant.origin.is_registered()) {
             let is_watched = context.watched.has(&tenant.slug);
             if !is_watched && !following.subscribed().has_subscriptions(tenant) {
@@ -214,15 +219,15 @@ async fn try_to_poll(
     for (id, was_abandoned) in ahead.ready.iter().filter(|_| sends) {
         if let Some(sending) = Sending::begin(context, &tenant.slug, *id) {
             context.metrics.takeovers.inc_by(u64::from(*was_abandoned));
-            context.running.spawn(send(sending, Arc::clone(tenant), Arc::clone(&store)));
+            context.running.spawn(send(sending, Arc::clone(tenant)));
         }
     }
     Ok(ahead)
 }
 
-async fn send(sending: Sending, tenant: Arc<Tenant>, store: Arc<Store>) {
+async fn send(sending: Sending, tenant: Arc<Tenant>) {
     let (context, slug, id) = (Arc::clone(&sending.context), Arc::clone(&sending.slug), sending.id);
-    let outcome = Sender::run(&context, tenant, store, id).await;
+    let outcome = Sender::run(&context, tenant, id).await;
     drop(sending);
     match outcome {
         // Events that were committed since then may be due.

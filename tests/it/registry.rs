@@ -2,6 +2,7 @@
 
 mod accounts;
 mod api;
+mod beside_litestream;
 mod clock;
 mod commands;
 mod connections;
@@ -14,12 +15,20 @@ mod files;
 mod following;
 mod full_disk;
 mod importing;
+mod growing;
+mod moved;
+mod moving;
+mod moving_killed;
+mod moving_load;
+mod moving_under_load;
 mod one_database;
 mod one_restored;
 mod outage;
 mod ownership;
 mod ready;
 mod restored;
+mod restoring;
+mod restoring_refused;
 pub(crate) mod scene;
 mod served;
 mod shares;

@@ -117,6 +117,7 @@ impl Following {
         written_behind::write(left.iter().filter_map(RemovedDatabase::write_behind).collect()).await;
         self.servers.announce(put);
         self.directory.store(Arc::clone(&after));
+        self.note_moved(before, &slugs);
         self.check_files(put).await;
         self.all_metrics.tenants_served.set(i64::try_from(after.len()).unwrap_or(i64::MAX));
         if !removed.is_empty() {

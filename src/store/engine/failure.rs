@@ -12,6 +12,14 @@ use super::write_access::ReadOnlyFile;
 use crate::memory::MemorySpent;
 use crate::metrics::DatabaseFailure;
 
+/// The beginning of what a database says to writers that its account has left. On Postgres, the code says it too.
+pub(in crate::store) const MOVED: &str = "formgate moved this account";
+
+/// Whether the role lacks a right.
+pub(in crate::store) fn is_denied(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("42501"))
+}
+
 /// Whether the server refuses a statement that it knows by name, since a column that it returns has another type now. Under
 /// another name, as in a new session, it works.
 pub(super) fn is_stale_plan(error: &sqlx::Error) -> bool {
@@ -75,6 +83,8 @@ impl DatabaseFailure {
                     } else {
                         Self::of_postgres(&code)
                     }
+                } else if database.message().starts_with(MOVED) {
+                    Some(Self::ReadOnly)
                 } else {
                     Self::of_sqlite(code.parse().ok()?)
                 }

@@ -34,7 +34,10 @@ pub(super) async fn claim(transaction: &mut Transaction, slug: &str, claims: &Cl
         rows,
     );
     if transaction.execute(sql).await? == values.len() as u64 {
-        return Ok(());
+        return match moving_to(transaction.connection(), slug, &claims.database).await? {
+            Some(taken) => Err(taken),
+            None => Ok(()),
+        };
     }
     Err(taken(transaction.connection(), slug, claims).await?.ok_or(sqlx::Error::RowNotFound)?)
 }
@@ -68,8 +71,29 @@ async fn taken(
     let rows = connection.fetch_all(sql).await?;
     let owned = |row: &Row| Ok(((row.get::<String>(0)?, row.get::<String>(1)?), row.get(2)?));
     let mut owners: HashMap<_, String> = rows.iter().map(owned).collect::<Result<_, sqlx::Error>>()?;
-    Ok(claims.iter().find_map(|(kind, value)| {
+    let taken = claims.iter().find_map(|(kind, value)| {
         let owner = owners.remove(&(kind.to_owned(), value.to_owned()))?;
         Some(WriteRefused::Taken { slug: slug.to_owned(), kind, value: value.to_owned(), owner })
-    }))
+    });
+    match taken {
+        Some(taken) => Ok(Some(taken)),
+        None => moving_to(connection, slug, &claims.database).await,
+    }
+}
+
+/// Whether another account is being moved to a database.
+async fn moving_to(
+    connection: &mut PooledConnection,
+    slug: &str,
+    database: &str,
+) -> Result<Option<WriteRefused>, sqlx::Error> {
+    let sql = sql!(
+        "SELECT slug FROM registry_moves WHERE is_open AND place = {database} AND slug <> {slug} LIMIT 1
+         {scans: few accounts move at once}",
+        database,
+        slug,
+    );
+    let owner: Option<String> = connection.fetch_optional(sql).await?.map(|row| row.get(0)).transpose()?;
+    let (slug, value) = (slug.to_owned(), database.to_owned());
+    Ok(owner.map(|owner| WriteRefused::Taken { slug, kind: "database", value, owner }))
 }

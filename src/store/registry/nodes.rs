@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::Registry;
 use super::databases::{SharedDatabase, read_shared, shared};
 use super::keeping::{KeepingNode, RECENT};
+use super::moves::{SeenMove, open_moves, read_open};
 use super::stamps::{RegistryMark, has_history, head_stamp, stamp_of};
 use crate::store::StoreError;
 use crate::store::statement::{Row, Sql, sql};
@@ -56,6 +57,8 @@ pub struct Look {
     pub subscribed: i64,
     /// The tenants whose databases others have.
     pub shared: Vec<SharedDatabase>,
+    /// The accounts that move to other databases.
+    pub moves: Vec<SeenMove>,
 }
 
 /// What a node writes about itself.
@@ -231,13 +234,14 @@ impl Registry {
         let sql = sql!(
             "SELECT head.*, n.id, n.beat, n.unable_mark, n.seen_at BETWEEN head.since AND head.until
              FROM (SELECT registry_head.revision, epoch, {+head_stamp}, {+has_first}, {+has_second},
-               (SELECT coalesce(max(number), 0) FROM registry_subscribed), {+shared}, {clock - recent} AS since,
-               {clock + recent} AS until FROM registry_head) AS head
+               (SELECT coalesce(max(number), 0) FROM registry_subscribed), {+shared}, {+open_moves},
+               {clock - recent} AS since, {clock + recent} AS until FROM registry_head) AS head
              LEFT JOIN registry_nodes AS n ON TRUE",
             head_stamp = head_stamp(),
             has_first,
             has_second,
             shared = shared(),
+            open_moves = open_moves(),
             recent = RECENT,
         );
         let rows = reader.fetch_all(sql).await?;
@@ -245,16 +249,17 @@ impl Registry {
         let head = Head { revision: first.get(0)?, epoch: first.get(1)?, stamp: first.get(2)? };
         let (has, subscribed) = ([first.get(3)?, first.get(4)?], first.get(5)?);
         let shared = read_shared(&first.get::<String>(6)?);
+        let moves = read_open(&first.get::<String>(7)?);
         let (mut beats, mut keeping) = (HashMap::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
         for row in &rows {
-            let Some(id) = row.get::<Option<String>>(9)? else { continue };
-            let beat: String = row.get(10)?;
-            if let Some(mark) = row.get(11)? {
-                keeping.push(KeepingNode { id: id.clone(), beat: beat.clone(), mark, is_recent: row.get(12)? });
+            let Some(id) = row.get::<Option<String>>(10)? else { continue };
+            let beat: String = row.get(11)?;
+            if let Some(mark) = row.get(12)? {
+                keeping.push(KeepingNode { id: id.clone(), beat: beat.clone(), mark, is_recent: row.get(13)? });
             }
             beats.insert(id, beat);
         }
-        Ok(Look { head, has, beats, keeping, subscribed, shared })
+        Ok(Look { head, has, beats, keeping, subscribed, shared, moves })
     }
 
     /// Writes how far a node has got.

@@ -29,6 +29,8 @@ impl RegistryUse {
                 ("registry_databases", &["SELECT", "INSERT", "UPDATE"]),
                 ("registry_nodes", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
                 ("registry_subscribed", &["SELECT", "INSERT", "UPDATE"]),
+                ("registry_moves", &["SELECT"]),
+                ("registry_holds", &["SELECT", "INSERT", "UPDATE"]),
                 ("registry_certificates", &["SELECT"]),
                 ("registry_events", &["SELECT", "DELETE"]),
             ],
@@ -43,6 +45,8 @@ impl RegistryUse {
                 ("registry_events", &["SELECT", "DELETE"]),
                 ("registry_budgets", &["SELECT", "DELETE"]),
                 ("registry_nodes", &["SELECT", "UPDATE"]),
+                ("registry_moves", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+                ("registry_holds", &["SELECT", "DELETE"]),
                 ("operator_tokens", &["SELECT", "UPDATE"]),
             ],
             Self::WorkOnDomains => &[

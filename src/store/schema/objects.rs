@@ -111,7 +111,7 @@ pub(super) struct Object {
     /// What the query of the catalog reads, with single blanks.
     pub(super) state: String,
     /// The statement of the script that creates it: a function of Postgres, an index or a trigger of SQLite.
-    statement: &'static str,
+    pub(super) statement: &'static str,
 }
 
 static OF_POSTGRES: LazyLock<Vec<Object>> = LazyLock::new(of_postgres);

@@ -42,6 +42,7 @@ const SHORT: &[&str] = &[
     "read_gaps",
     // One a node, and some that an operator made.
     "registry_nodes",
+    "registry_holds",
     "operator_tokens",
 ];
 

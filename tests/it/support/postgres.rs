@@ -122,6 +122,16 @@ impl Postgres {
         assert!(ended.is_some(), "Postgres still runs {START_LIMIT:?} after SIGQUIT");
     }
 
+    /// Kills the postmaster as `kill -9` does, and waits for the end of its sessions, which notice that.
+    pub(crate) fn kill(&mut self) {
+        let id = self.server.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).expect("Linux has /proc");
+        self.server.kill();
+        let children: Vec<u32> = children.split_whitespace().filter_map(|child| child.parse().ok()).collect();
+        let have_ended = || children.iter().all(|child| !child::is_alive(*child)).then_some(());
+        assert!(child::until(START_LIMIT, have_ended).is_some(), "Postgres goes on without its postmaster");
+    }
+
     /// Starts the server again, on the port that it had.
     pub(crate) fn recover(&mut self) {
         self.server = (0..ATTEMPTS)

@@ -24,6 +24,11 @@ use crate::store::engine::session_source::SharedKey;
 /// transaction.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
 
+/// How long a move waits for the write lock of the file that an account leaves, while the account's requests wait.
+///
+/// Larger: requests wait for longer. Smaller: a move is put off while the forms product runs a short transaction.
+const MOVE_WAIT: Duration = Duration::from_secs(1);
+
 /// How long SQLite itself waits, in a thread, when a request reads or opens the file. In WAL mode it only waits for a
 /// program that has locked the whole file.
 ///
@@ -61,6 +66,8 @@ enum FileUse {
     Overwritten,
     /// To read and to write, and it is created if it is missing.
     Created,
+    /// As [`Self::Created`], and foreign keys do not matter.
+    Filled,
 }
 
 impl DatabaseLocation {
@@ -132,15 +139,29 @@ impl DatabaseLocation {
         self.connect_without_limits(FileUse::Created)
     }
 
+    /// A pool for the database that an account is moved from, where writers do not wait for long.
+    pub(in crate::store) fn connect_to_move_from(&self) -> Database {
+        self.connect_without_limits_for(FileUse::Served, MOVE_WAIT)
+    }
+
+    /// A pool for the database that an account is moved to. On SQLite, foreign keys are ignored.
+    pub(in crate::store) fn connect_to_move_to(&self) -> Database {
+        self.connect_without_limits(FileUse::Filled)
+    }
+
     fn connect_without_limits(&self, file_use: FileUse) -> Database {
+        self.connect_without_limits_for(file_use, BUSY_WAIT)
+    }
+
+    fn connect_without_limits_for(&self, file_use: FileUse, busy_wait: Duration) -> Database {
         let connections = Connections::for_command();
         let wait = connections.limits().wait;
         let (address, max_open) = match &self.kind {
             DatabaseKind::Postgres(server) => (postgres_address(self.server(server), None), 2),
             // A writer is not counted.
-            DatabaseKind::Sqlite(path) => (sqlite_address(path, BUSY_WAIT, file_use), 1),
+            DatabaseKind::Sqlite(path) => (sqlite_address(path, busy_wait, file_use), 1),
         };
-        let (lock_wait, begin_writing) = (BUSY_WAIT, BeginWriting::Blocking);
+        let (lock_wait, begin_writing) = (busy_wait, BeginWriting::Blocking);
         let options = PoolOptions { address, shared: None, max_open, wait, limit: None, lock_wait, begin_writing };
         Database::new(Pool::new(options, &connections, None), wait)
     }
@@ -181,8 +202,8 @@ fn postgres_address(server: &Arc<PostgresServer>, limit: Option<Duration>) -> Se
 fn sqlite_address(path: &Path, busy_wait: Duration, file_use: FileUse) -> SessionAddress {
     let options = SqliteConnectOptions::new()
         .filename(path)
-        .create_if_missing(file_use == FileUse::Created)
-        .foreign_keys(true)
+        .create_if_missing(matches!(file_use, FileUse::Created | FileUse::Filled))
+        .foreign_keys(file_use != FileUse::Filled)
         // In WAL mode, a power failure can lose the newest transactions but never corrupts the database.
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(busy_wait)
@@ -191,7 +212,7 @@ fn sqlite_address(path: &Path, busy_wait: Duration, file_use: FileUse) -> Sessio
     let options = match file_use {
         FileUse::OnlyRead => options.pragma("query_only", "ON"),
         FileUse::Overwritten => options.journal_mode(SqliteJournalMode::Wal).pragma("secure_delete", "ON"),
-        FileUse::Served | FileUse::Created => options.journal_mode(SqliteJournalMode::Wal),
+        FileUse::Served | FileUse::Created | FileUse::Filled => options.journal_mode(SqliteJournalMode::Wal),
     };
     SessionAddress::Sqlite(Box::new(options))
 }

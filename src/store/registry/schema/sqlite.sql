@@ -102,6 +102,40 @@ CREATE TABLE registry_subscribed (
   changed_at INTEGER NOT NULL
 ) STRICT;
 
+-- Moves of accounts to other databases, for 400 days after their end. One that is open has work for a node: to move the account,
+-- or to remove what that needed.
+CREATE TABLE registry_moves (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  slug TEXT NOT NULL,
+  state TEXT NOT NULL, -- copying, catching_up, holding, done, cancelled or failed
+  reason TEXT, -- why it failed, or what it waits for
+  source TEXT NOT NULL, -- the database that the account leaves, without a password
+  target TEXT NOT NULL, -- the one to which it moves, without a password
+  old_database TEXT NOT NULL, -- the same as the table of the tenant had it before
+  database TEXT NOT NULL, -- and as it has it afterwards
+  place TEXT NOT NULL, -- its address, as registry_claims has it afterwards
+  identity TEXT NOT NULL, -- of the account's database
+  host TEXT, -- the only host whose nodes have the files; NULL: any
+  hold INTEGER NOT NULL DEFAULT 0, -- how often nodes were asked to have the account's requests wait
+  held_ms INTEGER, -- how long they waited in the end
+  asked_by TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  is_open INTEGER NOT NULL DEFAULT TRUE,
+  is_switching INTEGER NOT NULL DEFAULT FALSE, -- it can't be cancelled any more
+  leased_by TEXT, -- the node that carries it out
+  leased_until INTEGER,
+  fence INTEGER NOT NULL DEFAULT 0 -- grows with each lease
+) STRICT;
+CREATE UNIQUE INDEX registry_moves_open ON registry_moves (slug) WHERE is_open;
+
+-- The nodes that have the requests of an account wait.
+CREATE TABLE registry_holds (
+  move_id INTEGER NOT NULL REFERENCES registry_moves ON DELETE CASCADE,
+  node TEXT NOT NULL,
+  hold INTEGER NOT NULL, -- as in registry_moves
+  PRIMARY KEY (move_id, node)
+) STRICT, WITHOUT ROWID;
+
 -- Tokens of the operator API. A token is stored nowhere: digest is its SHA-256, and prefix is its beginning, to recognize it
 -- by.
 CREATE TABLE operator_tokens (

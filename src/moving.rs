@@ -1,0 +1,20 @@
+//! Moves of accounts to other databases while they are called.
+//!
+//! [`begin`] checks a move and writes it into the registry. Any node that serves the operator API carries it out
+//! ([`MoveAccounts`]), under a lease, so that another one goes on after a crash. It copies the account (`carrying`), has every
+//! node let the account's requests wait, locks the old database, copies the rest, and has the registry say where the account is
+//! (`switching`). [`crate::store::Moving`] has what happens in the two databases.
+//!
+//! **The account is in one place at any moment.** The commit with which the old database begins to refuse writes decides: before
+//! it, the new database is a copy that nobody uses; after it, the registry is made to say so, whatever happens. A node that
+//! takes a move over asks the old database first.
+
+mod beginning;
+mod carrying;
+mod described;
+mod switching;
+mod task;
+
+pub use beginning::{BeginRefused, CheckText, Place, begin};
+pub use described::describe;
+pub use task::MoveAccounts;

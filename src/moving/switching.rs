@@ -1,0 +1,247 @@
+//! The moment in which an account changes its database.
+//!
+//! At most two seconds, in which its requests wait on every node: if the nodes do not all have them wait soon, or the old
+//! database can't be locked, or too much was written, the requests go on, and all is tried again a little later.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::sync::SemaphorePermit;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::carrying::{Carrier, Stopped};
+use crate::config::RegisteredTenant;
+use crate::config::registered::{database_of, with_database};
+use crate::registry::FollowError;
+use crate::store::registry::{Claims, MoveRecord, MoveState, RegistryChange, RegistryWrite, WriteRefused};
+use crate::store::{Actor, Approached, AuditEntry, AuditSource, Locked, MoveError, Moving, Registry, with_causes};
+
+/// How long the requests of an account wait at most until the source is left or the try is given up. What follows, until they
+/// go on, are a commit and a change of the registry: all of it takes two seconds at most, unless one of these hangs.
+///
+/// Larger: requests wait for longer. Smaller: a slow database is never left.
+const HOLD_LIMIT: Duration = Duration::from_millis(1_500);
+
+/// How long the nodes have for that. Then the databases need the rest.
+///
+/// Larger: less is left for the databases. Smaller: a move is put off while a node is slow.
+const NODES_LIMIT: Duration = Duration::from_millis(900);
+
+/// How often it is looked which nodes have requests wait.
+///
+/// Larger: requests wait for longer. Smaller: more statements.
+const NODES_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The first and the longest pause before the next try.
+///
+/// Larger: a move takes longer. Smaller: requests wait in vain more often.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// How long a step may take that only a registry or a database that does not work delays.
+///
+/// Larger: the next try is later. Smaller: more tries.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// An account whose requests wait.
+pub(super) struct Held<'m> {
+    /// Since when.
+    began: Instant,
+    /// One of those that this node may hold.
+    _permit: SemaphorePermit<'m>,
+}
+
+/// Why a try failed.
+enum PutOff {
+    /// For a reason that passes.
+    Later(String),
+    /// The move can't go on here.
+    Stopped(Stopped),
+}
+
+impl From<FollowError> for PutOff {
+    fn from(error: FollowError) -> Self {
+        Self::Later(with_causes(&error))
+    }
+}
+
+impl From<MoveError> for PutOff {
+    fn from(error: MoveError) -> Self {
+        match error {
+            MoveError::Lost => Self::Stopped(Stopped::Lost),
+            other => Self::Later(with_causes(&other)),
+        }
+    }
+}
+
+impl Carrier {
+    /// Tries until the account has left its old database.
+    pub(super) async fn switch(&self, moving: &mut Moving) -> Result<Held<'_>, Stopped> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            self.catch_up(moving).await?;
+            let permit = match self.all.holds.try_acquire() {
+                Ok(permit) => permit,
+                Err(_) => {
+                    let permit = self.all.holds.acquire().await.expect("it is never closed");
+                    // Much may have been written meanwhile.
+                    self.catch_up(moving).await?;
+                    permit
+                }
+            };
+            let approached = match moving.approach().await {
+                Ok(approached) => approached,
+                Err(error) => {
+                    drop(permit);
+                    self.wait_for(MoveState::CatchingUp, &error).await?;
+                    continue;
+                }
+            };
+            let began = Instant::now();
+            let tried = timeout(HOLD_LIMIT, self.try_to_switch(moving, approached, began)).await;
+            let reason = match tried {
+                Ok(Ok(locked)) => match locked.commit().await {
+                    Ok(()) => return Ok(Held { began, _permit: permit }),
+                    // The commit may have been made.
+                    Err(error) if self.has_left(moving).await? => {
+                        tracing::info!(
+                            tenant = self.record.slug,
+                            cause = with_causes(&error),
+                            "commit made, but not answered"
+                        );
+                        return Ok(Held { began, _permit: permit });
+                    }
+                    Err(error) => with_causes(&error),
+                },
+                Ok(Err(PutOff::Stopped(stopped))) => return Err(stopped),
+                Ok(Err(PutOff::Later(reason))) => reason,
+                Err(_) => "it took too long".to_owned(),
+            };
+            tracing::info!(tenant = self.record.slug, reason, "move put off; the account's requests go on");
+            self.note(MoveState::CatchingUp, Some(&format!("put off: {reason}"))).await?;
+            self.all.following.look_soon();
+            drop(permit);
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn try_to_switch(
+        &self,
+        moving: &mut Moving,
+        approached: Approached,
+        began: Instant,
+    ) -> Result<Locked, PutOff> {
+        let MoveRecord { id, fence, .. } = self.record;
+        let registry = self.all.following.registry().await?;
+        let hold = registry.begin_hold(id, fence).await.map_err(FollowError::from)?;
+        let Some(hold) = hold else { return Err(PutOff::Stopped(self.why_stopped().await)) };
+        self.all.following.look_soon();
+        self.await_nodes(registry, hold, began + NODES_LIMIT).await?;
+        let locked = moving.switch(approached, &self.actor(), self.entry()).await?;
+        let row = registry.find(&self.record.slug).await.map_err(FollowError::from)?;
+        let text = row.and_then(|row| row.text).unwrap_or_default();
+        if database_of(&text).as_deref() != Some(self.record.old_database()) {
+            let reason = "the tenant was removed, or got another database, while it was being moved";
+            return Err(PutOff::Stopped(self.fail(reason).await));
+        }
+        if !registry.begin_switch(id, fence).await.map_err(FollowError::from)? {
+            return Err(PutOff::Stopped(self.why_stopped().await));
+        }
+        Ok(locked)
+    }
+
+    /// Waits until every live node has the account's requests wait.
+    async fn await_nodes(&self, registry: &Registry, hold: i64, deadline: Instant) -> Result<(), PutOff> {
+        let following = &self.all.following;
+        let nodes = registry.nodes().await.map_err(FollowError::from)?;
+        let live: Vec<_> = nodes.into_iter().filter(|node| node.is_live || following.is_running(&node.id)).collect();
+        loop {
+            let holding = registry.holding_nodes(self.record.id, hold).await.map_err(FollowError::from)?;
+            let Some(missing) = live.iter().find(|node| !holding.contains(&node.id)) else { return Ok(()) };
+            if Instant::now() >= deadline {
+                return Err(PutOff::Later(format!("requests are under way on the node {}", missing.name)));
+            }
+            sleep(NODES_INTERVAL).await;
+        }
+    }
+
+    fn actor(&self) -> Actor {
+        let name = self.record.asked_by.clone();
+        Actor { name, source: AuditSource::Operator, network: None, identity: None }
+    }
+
+    /// The row of the audit log, on both sides.
+    fn entry(&self) -> AuditEntry {
+        let details = json!({ "from": self.record.from, "to": self.record.to, "move": self.record.id });
+        AuditEntry { action: "tenant.moved", subject: format!("tenant {}", self.record.slug), details }
+    }
+
+    /// Has the registry say where the account is, whatever happens.
+    pub(super) async fn publish(&self, moving: &Moving) {
+        loop {
+            match self.try_to_publish(moving).await {
+                Ok(()) => return,
+                Err(cause) => {
+                    tracing::error!(
+                        tenant = self.record.slug,
+                        cause,
+                        "could not write where an account is now; retrying"
+                    );
+                    sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    async fn try_to_publish(&self, moving: &Moving) -> Result<(), String> {
+        let MoveRecord { slug, place, identity, asked_by, .. } = &self.record;
+        let following = &self.all.following;
+        let registry = following.registry().await.map_err(|error| with_causes(&error))?;
+        let described = |error: crate::store::StoreError| with_causes(&error);
+        let Some(row) = registry.find(slug).await.map_err(described)? else { return Ok(()) };
+        let text = with_database(row.text.as_deref().unwrap_or_default(), self.record.database());
+        let text = text.ok_or("the row of the tenant can't be read")?;
+        let read = RegisteredTenant::read(slug, &text, following.config(), None);
+        let tenant = read.map_err(|problems| problems.titles())?;
+        if row.text.as_deref() == Some(text.as_str()) {
+            return Ok(());
+        }
+        // What is not found out now is found when it is opened for a request.
+        let arrived = timeout(RETRY, moving.arrived()).await.ok().and_then(Result::ok);
+        let found = arrived.and_then(|arrived| arrived.physical_id).map(|id| id.to_string());
+        let is_subscribed = arrived.is_none_or(|arrived| arrived.has_subscriptions);
+        let hosts = tenant.config.hosts().map(|host| host.as_str().to_owned()).collect();
+        let claims = Claims { hosts, database: place.clone() };
+        let change = RegistryChange::Put { text, claims, identity: Some(identity.clone()), found };
+        let write = RegistryWrite { slug: slug.clone(), change, expected: Some(Some(row.revision)) };
+        match registry.write(&[write], Timestamp::now(), asked_by).await {
+            Ok(_) => {}
+            Err(WriteRefused::Store(error)) => return Err(described(error)),
+            Err(refused) => return Err(refused.to_string()),
+        }
+        following.note_subscribed(&[(tenant.config, is_subscribed)]).await;
+        // So this node serves it, and the others do within moments.
+        following.catch_up().await;
+        Ok(())
+    }
+
+    /// Notes that the account has moved, and how long its requests waited.
+    pub(super) async fn note_end(&self, held: Option<Held<'_>>) {
+        let MoveRecord { id, fence, slug, to, .. } = &self.record;
+        let held = held.map(|held| held.began.elapsed());
+        loop {
+            let noting = async {
+                Ok::<_, FollowError>(self.all.following.registry().await?.note_moved(*id, *fence, held).await?)
+            };
+            match noting.await {
+                Ok(()) => break,
+                Err(_) => sleep(RETRY).await,
+            }
+        }
+        let held_ms = held.map(|held| held.as_millis());
+        tracing::info!(tenant = slug, to, held_ms, "account moved");
+        self.all.metrics.moved(MoveState::Done.as_str(), held);
+    }
+}

@@ -1,0 +1,87 @@
+//! The background task that carries moves out: it takes those that no node has, each in a task of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::carrying::Carrier;
+use crate::background::{Run, Task};
+use crate::metrics::RegistryMetrics;
+use crate::registry::{FollowError, Following};
+use crate::store::with_causes;
+
+/// How often it is looked for moves.
+///
+/// Larger: a move begins later. Smaller: more statements without one.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How many accounts a node moves at once. Others wait, unless another node takes them.
+///
+/// Larger: more connections, of which each move has two to either database. Smaller: moves take longer together.
+const AT_ONCE: usize = 8;
+
+/// How many of these accounts have their requests wait at once.
+///
+/// Larger: they wait for longer, since the moves share the processor. Smaller: moves take longer together.
+const HELD_AT_ONCE: usize = 2;
+
+/// What moves need of this node.
+#[derive(Debug)]
+pub(super) struct MoveContext {
+    pub(super) following: Arc<Following>,
+    pub(super) metrics: RegistryMetrics,
+    /// Taken by each move while the requests of its account wait.
+    pub(super) holds: Semaphore,
+}
+
+/// The moves that this node carries out. They end with the task: another node takes them over then.
+#[derive(Debug)]
+pub struct MoveAccounts {
+    context: Arc<MoveContext>,
+    carried: JoinSet<()>,
+}
+
+impl MoveAccounts {
+    /// Carries out the moves of the registry that a node follows.
+    #[must_use]
+    pub fn new(following: Arc<Following>, metrics: RegistryMetrics) -> Self {
+        let holds = Semaphore::new(HELD_AT_ONCE);
+        Self { context: Arc::new(MoveContext { following, metrics, holds }), carried: JoinSet::new() }
+    }
+
+    async fn take(&mut self) -> Result<(), FollowError> {
+        let following = &self.context.following;
+        let node = following.node();
+        while self.carried.try_join_next().is_some() {}
+        let free = AT_ONCE.saturating_sub(self.carried.len());
+        let moves = following.registry().await?.lease_moves(node.id(), node.host(), free).await?;
+        for record in moves {
+            tracing::info!(tenant = record.slug, to = record.to, state = record.state.as_str(), "carrying a move out");
+            self.carried.spawn(Carrier::new(Arc::clone(&self.context), record).run());
+        }
+        Ok(())
+    }
+}
+
+impl Task for MoveAccounts {
+    const NAME: &'static str = "moves";
+
+    fn interval(&self) -> Duration {
+        INTERVAL
+    }
+
+    async fn run(&mut self) -> Run {
+        if !self.context.following.config().is_written {
+            return Run::Succeeded;
+        }
+        match self.take().await {
+            Ok(()) => Run::Succeeded,
+            Err(error) => {
+                tracing::debug!(cause = with_causes(&error), "could not look for moves of accounts");
+                Run::Failed
+            }
+        }
+    }
+}
