@@ -38,8 +38,8 @@ mod groups;
 mod identity;
 pub(crate) mod import;
 pub mod mailbox;
-mod person;
 mod moving;
+mod person;
 mod reach;
 mod reads;
 pub mod registry;
@@ -96,8 +96,8 @@ pub use groups::{
     WrittenGroup,
 };
 pub use identity::{DatabaseIdentity, PhysicalId};
-pub use person::{ErasedPerson, erase_person};
 pub use moving::{Approached, Arrived, CaughtUp, Locked, MoveError, MoveMark, Moving, TargetState, look_at_target};
+pub use person::{ErasedPerson, erase_person};
 use reach::Caller;
 pub use reach::FormReach;
 pub use reads::{

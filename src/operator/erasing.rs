@@ -74,6 +74,9 @@ fn refusal_of(slug: &str, error: EraseError) -> OperatorRefusal {
     match error {
         EraseError::Edit(refused) => refused.into(),
         EraseError::Refused(ErasureRefused::Absent { .. }) => OperatorRefusal::UnknownTenant { slug: slug.to_owned() },
+        EraseError::Refused(refused @ ErasureRefused::Moving) => {
+            OperatorRefusal::Conflict { key: String::new(), message: refused.to_string() }
+        }
         EraseError::Refused(ErasureRefused::Write(refused)) => refused.into(),
         EraseError::Registry(error) => error.into(),
         EraseError::Unreadable(problems) => OperatorRefusal::TenantDatabase {

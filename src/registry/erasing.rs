@@ -148,7 +148,10 @@ impl Eraser<'_> {
         let erased = erased.map_err(|cause| EraseError::Database { tenant: Arc::clone(&tenant), cause })?;
         // What a node sent to Redis when it let go may have arrived after the first time.
         let after = self.forget_keys(&found).await;
-        self.registry.finish_erasure(self.slug).await?;
+        let left = self.registry.finish_erasure(self.slug).await?;
+        receipt
+            .kept
+            .extend(left.into_iter().map(|left| format!("the database {left}, which the account left by a move")));
         match before.and_then(|before| Ok(before + after?)) {
             Ok(0) => {}
             Ok(count) => receipt.erased.push(format!("{count} keys in Redis: rate windows, minutes of usage")),

@@ -32,6 +32,9 @@ const LOCK_WAIT: &str = "10s";
 /// What the shadow tables of the only virtual table begin with.
 const SHADOWS: &str = "listed_trigrams_";
 
+/// What the tables begin with that Litestream adds to each file. They have nothing of the account.
+const LITESTREAM: &str = "_litestream_";
+
 /// Why a database is not erased.
 #[derive(Debug, thiserror::Error)]
 pub enum NotErasable {
@@ -282,7 +285,11 @@ async fn others(reader: &mut PooledConnection) -> Result<Vec<OtherObject>, NotEr
     for row in reader.fetch_all(sql).await? {
         let (kind, name, table, text): (String, String, String, String) =
             (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-        if ours.contains(&*table) || table.starts_with(SHADOWS) || name.starts_with("sqlite_") {
+        if ours.contains(&*table)
+            || table.starts_with(SHADOWS)
+            || name.starts_with("sqlite_")
+            || table.starts_with(LITESTREAM)
+        {
             continue;
         }
         let lower = text.to_ascii_lowercase();

@@ -37,9 +37,33 @@ pub enum ErasureRefused {
         /// The tenant.
         slug: String,
     },
+    /// It is being moved.
+    #[error("the account is being moved: wait for the end of the move, or cancel it")]
+    Moving,
     /// It is not as expected, or the registry can't be used.
     #[error(transparent)]
     Write(#[from] WriteRefused),
+}
+
+impl From<StoreError> for ErasureRefused {
+    fn from(error: StoreError) -> Self {
+        Self::Write(error.into())
+    }
+}
+
+impl From<sqlx::Error> for ErasureRefused {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Write(error.into())
+    }
+}
+
+impl retry::AsStoreError for ErasureRefused {
+    fn as_store_error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Write(refused) => refused.as_store_error(),
+            Self::Absent { .. } | Self::Moving => None,
+        }
+    }
 }
 
 impl Registry {
@@ -84,9 +108,14 @@ impl Registry {
                 None => (None, None),
             };
             if let Some(expected) = expected.filter(|expected| *expected != current) {
-                return Err(WriteRefused::NotAsExpected { slug: slug.to_owned(), expected, revision: current });
+                let slug = slug.to_owned();
+                return Err(WriteRefused::NotAsExpected { slug, expected, revision: current }.into());
             }
-            let Some(text) = text else { return Ok(None) };
+            let text = text.ok_or_else(|| ErasureRefused::Absent { slug: slug.to_owned() })?;
+            let sql = sql!("SELECT 1 FROM registry_moves WHERE is_open AND slug = {slug}", slug);
+            if transaction.connection().fetch_optional(sql).await?.is_some() {
+                return Err(ErasureRefused::Moving);
+            }
             let revision = head + 1;
             let sql = sql!(
                 "UPDATE registry_tenants SET erasing = toml, erasing_database = {database}, toml = NULL, domains = '[]', identity = NULL, label_proves = FALSE,
@@ -105,16 +134,16 @@ impl Registry {
             transaction.execute(sql!("UPDATE registry_head SET revision = {revision}", revision)).await?;
             transaction.commit().await?;
             let database = database.map(ToOwned::to_owned);
-            Ok(Some(Erasure { text, revision, database, certificates }))
+            Ok(Erasure { text, revision, database, certificates })
         });
-        begun.await?.ok_or_else(|| ErasureRefused::Absent { slug: slug.to_owned() })
+        begun.await
     }
 
-    /// Removes the rest of a tenant, whose database is erased.
+    /// Removes the rest of a tenant, whose database is erased. Returns the databases that it left by moves.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn finish_erasure(&self, slug: &str) -> Result<(), StoreError> {
+    pub async fn finish_erasure(&self, slug: &str) -> Result<Vec<String>, StoreError> {
         retry::run(|| async move {
             let mut transaction = self.database.begin().await?;
             lock_head(&mut transaction).await?;
@@ -127,7 +156,15 @@ impl Registry {
             let sql =
                 sql!("UPDATE registry_tenants SET erasing = NULL, erasing_database = NULL WHERE slug = {slug}", slug,);
             transaction.execute(sql).await?;
-            Ok(transaction.commit().await?)
+            let sql = sql!(
+                "DELETE FROM registry_moves WHERE slug = {slug} RETURNING CASE WHEN state = 'done' THEN source END
+                 {scans: accounts are seldom erased}",
+                slug,
+            );
+            let rows = transaction.fetch_all(sql).await?;
+            let left = rows.iter().map(|row| row.get::<Option<String>>(0)).collect::<Result<Vec<_>, _>>()?;
+            transaction.commit().await?;
+            Ok(left.into_iter().flatten().collect())
         })
         .await
     }
