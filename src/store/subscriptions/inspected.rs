@@ -243,6 +243,11 @@ impl Store {
         let is_deletion = event == Event::SubmissionDeleted;
         let mut reader = self.database.reader().await?;
         reader.begin_reading().await?;
+        let forms = self.reach().narrowed_to(&mut reader, form.as_slice()).await?;
+        if !is_deletion && forms.forms().is_some_and(<[i64]>::is_empty) {
+            reader.end_transaction("COMMIT").await?;
+            return Ok(Vec::new());
+        }
         let sql = sql!(
             "SELECT c.submission_id, c.form_id, c.changed_at, c.seq, (SELECT epoch FROM change_state), {+stamp}
              FROM submission_changes c
