@@ -180,8 +180,13 @@ impl Databases {
             let before = before.unwrap_or_else(|| InspectedDatabase::not_inspected(tenant));
             let found = self.inspect_one(tenant, &before).await;
             new_faults += usize::from(found.fault.is_some() && found.fault != before.fault);
-            report(&found, &before, new_faults <= LOGGED);
             self.metrics.held(&tenant.slug, found.held);
+            if self.directory.load().config(&tenant.slug).is_none() {
+                // It was removed meanwhile, and may be erased: nothing of it is to come back.
+                self.metrics.held(&tenant.slug, 0);
+                continue;
+            }
+            report(&found, &before, new_faults <= LOGGED);
             self.lock().insert(Arc::clone(&tenant.slug), found);
             self.publish();
             sleep(between.max(REST * began.elapsed())).await;

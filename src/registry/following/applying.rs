@@ -125,6 +125,7 @@ impl Following {
             for slug in removed {
                 // Most have none.
                 let _ = self.all_metrics.certificates.expiry.remove_label_values(&[&**slug]);
+                self.all_metrics.database.held(slug, 0);
             }
             self.keepers.note_able(removed.iter().map(|slug| (slug, true)));
         }
