@@ -250,6 +250,15 @@ pub(in crate::store) async fn settle_all(database: &Database) -> Result<(), Stor
     changes::forget_old(database).await
 }
 
+/// Settles some of what was committed, if it is much. Returns whether it is not.
+pub(in crate::store) async fn settle_much(database: &Database) -> Result<bool, StoreError> {
+    if !intake::is_long(&mut database.reader().await?).await? {
+        return Ok(true);
+    }
+    settle_some(database, FOR_A_COMMAND).await?;
+    Ok(false)
+}
+
 async fn begin(database: &Database, options: SettlerOptions) -> Result<Transaction, StoreError> {
     let limit = options.limit.duration(database.limits().statement);
     database.begin_with(options.begin, limit, Instant::now()).await
