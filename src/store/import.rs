@@ -91,7 +91,8 @@ impl Import {
         if let Ok(mut writer) = self.database.writer().await {
             let give_back = match writer.dialect() {
                 Dialect::Postgres => "VACUUM intake",
-                Dialect::Sqlite => "PRAGMA wal_checkpoint(TRUNCATE)",
+                // Without waiting for readers, as which writers would wait too: a program such as Litestream reads all the time.
+                Dialect::Sqlite => "PRAGMA busy_timeout = 0; PRAGMA wal_checkpoint(TRUNCATE)",
             };
             writer.command(give_back).await.ok();
         }

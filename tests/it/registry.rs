@@ -2,6 +2,7 @@
 
 mod accounts;
 mod api;
+mod beside_litestream;
 mod clock;
 mod commands;
 mod connections;

@@ -23,6 +23,7 @@ pub(crate) mod fixture;
 pub(crate) mod folder;
 pub(crate) mod hanging;
 pub(crate) mod library;
+pub(crate) mod litestream;
 pub(crate) mod load;
 pub(crate) mod pebble;
 pub(crate) mod pgbouncer;
