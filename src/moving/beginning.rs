@@ -96,9 +96,10 @@ pub async fn begin(
     source.close().await;
     let looked = tokio::time::timeout(OPEN_LIMIT, store::look_at_target(&config.database, &identity)).await;
     match looked {
-        Ok(Ok(TargetState::Empty | TargetState::Left)) => {}
+        Ok(Ok(TargetState::Empty | TargetState::Left | TargetState::Restored)) => {}
         Ok(Ok(TargetState::InUse)) => {
-            let text = "the database is not empty, and no earlier move of this account left what it has";
+            let text =
+                "the database is not empty, and neither an earlier move nor a restore of this account left what it has";
             return Err(BeginRefused::Target(text.to_owned()));
         }
         Ok(Err(error)) => {

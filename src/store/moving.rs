@@ -13,6 +13,8 @@
 //!    target.
 //! 5. [`Moving::finish`] removes what the move needed; [`Moving::undo`] does so for one that is given up.
 //!
+//! To a database that was restored from a backup of the account nothing is copied: `returning`.
+//!
 //! The steps are in `preparing`, `copying`, `ending` and here; `applying` writes rows to the target, `comparing` compares. `mark`
 //! is the row in both databases that names the move and keeps a node out that lost its lease. `table` has the tables and their
 //! statements, `value` converts types, `numbering` continues the numbers of ids, `refusing` is what the source says afterwards.
@@ -28,6 +30,7 @@ mod mark;
 mod numbering;
 mod preparing;
 mod refusing;
+mod returning;
 mod table;
 mod value;
 
@@ -46,6 +49,7 @@ use self::error::busy;
 pub use self::locking::Approached;
 use self::mark::Role;
 pub use self::preparing::{TargetState, look_at_target};
+pub(super) use self::returning::forget_moves;
 use self::table::TABLES;
 use super::audit::{self, Actor, AuditEntry};
 use super::derived::settle;
@@ -122,6 +126,8 @@ pub struct Moving {
     redone: Vec<Note>,
     /// The target has its triggers and foreign keys.
     is_dressed: bool,
+    /// The target was restored from a backup of the account, and is not written but for decisions of people.
+    is_return: bool,
     /// How long it took to compare all rows, if that was done after little had been written.
     compared_in: Option<Duration>,
     rows_at_once: u32,
@@ -154,6 +160,7 @@ impl Moving {
             redone: Vec::new(),
             // Of an earlier try, perhaps.
             is_dressed: true,
+            is_return: false,
             compared_in: None,
             rows_at_once: FIRST_ROWS,
         }
@@ -206,6 +213,9 @@ impl Moving {
     /// # Errors
     /// [`MoveError`].
     pub async fn catch_up(&mut self) -> Result<CaughtUp, MoveError> {
+        if self.is_return {
+            return Ok(CaughtUp::Yes);
+        }
         self.strip().await?;
         let is_little_unsettled = settle::settle_much(&self.source).await?;
         self.round(Comparing::Yes).await?;
@@ -218,6 +228,9 @@ impl Moving {
     /// # Errors
     /// [`MoveError`].
     pub async fn draw_near(&mut self) -> Result<(), MoveError> {
+        if self.is_return {
+            return Ok(());
+        }
         for _ in 0..ROUNDS {
             if self.round(Comparing::No).await? < VERY_FEW {
                 break;
@@ -268,7 +281,10 @@ impl Moving {
     pub async fn switch(&mut self, approached: Approached, by: &Actor, entry: AuditEntry) -> Result<Locked, MoveError> {
         let mut source = self.lock(approached).await?;
         mark::take(&mut source, &self.mark).await?;
-        audit::append(&mut source, by, entry, Timestamp::now()).await?;
+        audit::append(&mut source, by, entry.clone(), Timestamp::now()).await?;
+        if self.is_return {
+            return self.switch_back(source, by, entry).await;
+        }
         let notes = capture::read(source.connection()).await?;
         if notes.len() > 2 * FEW {
             return Err(MoveError::Busy("much was written in the last moment"));
@@ -291,6 +307,11 @@ impl Moving {
         self.is_dressed = true;
         self.redone = notes;
         target.commit().await?;
+        self.leave(source).await
+    }
+
+    /// Has the locked source refuse writes once it is committed.
+    async fn leave(&self, mut source: Transaction) -> Result<Locked, MoveError> {
         let refusal = refusing::beginning(source.dialect(), &self.mark.place);
         source.command(AssertSqlSafe(refusal)).await?;
         mark::leave(&mut source).await?;

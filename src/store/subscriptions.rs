@@ -7,6 +7,7 @@
 
 mod ahead;
 mod attempts;
+mod carried;
 mod due;
 mod inspected;
 mod lease;
@@ -26,6 +27,8 @@ use super::{FormReach, Store, StoreError};
 use crate::outbound::{DeliveryReason, url_identity};
 pub use ahead::EventsAhead;
 pub use attempts::AttemptRecord;
+pub use carried::CarriedSubscriptions;
+pub(super) use carried::carry_subscriptions;
 pub use due::{DueEvent, DueEvents, SentBody};
 pub use inspected::{HasSubscriptions, InspectedSubscription, SampleSubmission, SubscriptionCounts};
 pub use lease::LeasedSubscription;

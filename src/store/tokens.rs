@@ -4,6 +4,7 @@
 //! cached there, and a cached one can only be compared with the node's clock. With two clocks a node would refuse a
 //! token when it looks it up and accept the same token from its cache.
 
+mod carried;
 mod changing;
 mod hours;
 mod last_used;
@@ -14,6 +15,8 @@ mod written_behind;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+pub use self::carried::CarriedTokens;
+pub(super) use self::carried::carry_tokens;
 pub use self::changing::ChangedToken;
 pub use self::hours::{CommitMark, RequestCounts, TokenHour};
 pub use self::last_used::TokenUse;

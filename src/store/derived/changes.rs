@@ -58,7 +58,7 @@ impl WaitingEvents {
 }
 
 /// A sender that still has a lease writes nothing more.
-const DROP_EVENTS: &str = "DELETE FROM webhook_events; \
+pub(in crate::store) const DROP_EVENTS: &str = "DELETE FROM webhook_events; \
     UPDATE subscriptions SET position = (SELECT last_seq FROM change_state), done_beyond = '[]', next_attempt_at = NULL, \
     leased_by = NULL, leased_until = NULL";
 

@@ -28,6 +28,9 @@ impl Moving {
     /// # Errors
     /// [`MoveError`].
     pub async fn copy_some(&mut self) -> Result<bool, MoveError> {
+        if self.is_return {
+            return Ok(true);
+        }
         let Some((table, after)) = self.next_table().await? else { return Ok(true) };
         let limit = self.rows_at_once;
         let mut reader = self.source.reader().await?;
@@ -72,6 +75,9 @@ impl Moving {
     /// # Errors
     /// [`MoveError`].
     pub async fn index(&self) -> Result<(), MoveError> {
+        if self.is_return {
+            return Ok(());
+        }
         settle::create_indexes(&self.target).await?;
         if self.target.dialect() == Dialect::Postgres {
             let names: Vec<_> = TABLES.iter().map(|table| table.name).collect();

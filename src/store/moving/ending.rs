@@ -22,7 +22,12 @@ impl Moving {
             }
         }
         let mut transaction = self.target.begin().await?;
-        transaction.command("DROP TABLE IF EXISTS formgate_move; DROP TABLE IF EXISTS formgate_move_tables").await?;
+        transaction
+            .command(
+                "DROP TABLE IF EXISTS formgate_move; DROP TABLE IF EXISTS formgate_move_tables; \
+                 DROP TABLE IF EXISTS formgate_restored",
+            )
+            .await?;
         transaction.commit().await?;
         self.end_notes("").await
     }

@@ -115,5 +115,7 @@ pub(super) async fn leave(transaction: &mut Transaction) -> Result<(), MoveError
     let mut sql = Sql::text("UPDATE formgate_move SET role = ");
     sql.append(bound(Role::Left.name()));
     transaction.execute(sql).await?;
+    // What it was restored to is history.
+    transaction.command("DROP TABLE IF EXISTS formgate_restored").await?;
     Ok(())
 }

@@ -8,6 +8,7 @@ use super::table::TABLES;
 use super::{MoveError, Moving, capture, mark, refusing};
 use crate::store::derived::settle::keyword_indexes;
 use crate::store::engine::{DatabaseLocation, PooledConnection};
+use crate::store::restored::RestoredMark;
 use crate::store::schema::stripping;
 use crate::store::statement::{Dialect, Sql};
 use crate::store::{DatabaseIdentity, Reach, StoreError, migrate, schema};
@@ -19,6 +20,8 @@ pub enum TargetState {
     Empty,
     /// What an earlier move of this account left.
     Left,
+    /// A backup of the account, which was prepared for its return.
+    Restored,
     /// Something else.
     InUse,
 }
@@ -30,6 +33,9 @@ impl Moving {
     /// [`MoveError`].
     pub async fn prepare(&mut self) -> Result<(), MoveError> {
         self.target_location.create_file()?;
+        if self.prepare_return().await? {
+            return Ok(());
+        }
         let found = mark::find(&mut self.target.reader().await?).await?;
         let is_ours = found.as_ref().is_some_and(|found| found.identity == self.mark.identity);
         if is_ours {
@@ -116,6 +122,9 @@ pub async fn look_at_target(
 }
 
 async fn target_state(reader: &mut PooledConnection, identity: &str) -> Result<TargetState, MoveError> {
+    if let Some(restored) = RestoredMark::find(reader).await? {
+        return Ok(if restored.identity == identity { TargetState::Restored } else { TargetState::InUse });
+    }
     if let Some(found) = mark::find(reader).await? {
         return Ok(if found.identity == identity { TargetState::Left } else { TargetState::InUse });
     }
