@@ -22,6 +22,11 @@ pub(crate) fn create_temporary_folder(prefix: &str) -> io::Result<TempDir> {
     tempfile::Builder::new().prefix(prefix).permissions(Permissions::from_mode(0o700)).tempdir()
 }
 
+/// The same within a folder.
+pub(crate) fn create_temporary_folder_in(folder: &Path, prefix: &str) -> io::Result<TempDir> {
+    tempfile::Builder::new().prefix(prefix).permissions(Permissions::from_mode(0o700)).tempdir_in(folder)
+}
+
 /// Creates an empty file if there is none. An existing file is not even opened: closing it would release the locks
 /// that SQLite holds on it in this process (fcntl(2)).
 pub(crate) fn create_file(path: &Path) -> io::Result<()> {

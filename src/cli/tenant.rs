@@ -2,7 +2,9 @@
 //!
 //! A change is checked and written by the code of the operator API, and served by every node within a second.
 
+mod litestream;
 mod moving;
+mod restore;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,6 +24,7 @@ use crate::regular_file::{self, MAX_TENANTS};
 use crate::store::registry::{RegistryChange, RegistryWrite, RegistryWritten};
 use crate::store::{self, Reach, Store};
 use moving::MoveArgs;
+use restore::RestoreArgs;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TenantCommand {
@@ -41,6 +44,8 @@ pub(super) enum TenantCommand {
     Adopt(AdoptArgs),
     /// Move a tenant of the registry to another database while it is called. A node with the operator API carries it out.
     Move(MoveArgs),
+    /// Prepare a tenant's database as it was at an instant, from a backup: data goes back; tokens and subscriptions stay as they are.
+    Restore(RestoreArgs),
     /// List the moves of tenants to other databases, the last one first.
     Moves(ListArgs),
 }
@@ -150,6 +155,7 @@ pub(super) async fn run(command: &TenantCommand) -> Result<()> {
         TenantCommand::Export(command) => export(command).await,
         TenantCommand::Adopt(command) => adopt(command).await,
         TenantCommand::Move(command) => moving::begin(command).await,
+        TenantCommand::Restore(command) => restore::run(command).await,
         TenantCommand::Moves(command) => moving::list(command).await,
     }
 }
