@@ -24,6 +24,8 @@ mod outage;
 mod ownership;
 mod ready;
 mod restored;
+mod restoring;
+mod restoring_refused;
 pub(crate) mod scene;
 mod served;
 mod shares;
