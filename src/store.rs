@@ -43,6 +43,7 @@ mod reads;
 pub mod registry;
 mod reindex;
 mod request_log;
+mod restored;
 mod schema;
 mod statement;
 mod submissions;
@@ -102,6 +103,7 @@ pub use registry::Registry;
 pub use reindex::{Reindexed, reindex};
 pub(crate) use request_log::{KEPT_ROWS, ROWS_BETWEEN_DELETIONS};
 pub use request_log::{LoggedRequest, RequestFilter, RequestKey, UnwrittenRequests};
+pub use restored::{CarriedOver, Restoration, RestoreError, prepare_restored};
 pub use schema::{
     MIGRATIONS, Migration, Orphans, Reach, SchemaDifferences, SchemaRepair, count_orphans, read_catalog, repair_schema,
 };
@@ -111,14 +113,14 @@ pub use submissions::{
     Answer, Field, ShownElements, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView,
 };
 pub use subscriptions::{
-    AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, HasSubscriptions, InspectedSubscription,
-    LeasedSubscription, MAX_SUBSCRIPTIONS, MakingToken, PendingEvents, Progress, Replay, Replayed, Resumed,
-    SUBSCRIPTION_STATES, SUBSCRIPTION_TRANSITIONS, SampleSubmission, SentBody, Standing, Subscribed, Subscription,
-    SubscriptionCounts, SubscriptionEvent, SubscriptionKey, Unsubscription, Written,
+    AttemptRecord, CarriedSubscriptions, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, HasSubscriptions,
+    InspectedSubscription, LeasedSubscription, MAX_SUBSCRIPTIONS, MakingToken, PendingEvents, Progress, Replay,
+    Replayed, Resumed, SUBSCRIPTION_STATES, SUBSCRIPTION_TRANSITIONS, SampleSubmission, SentBody, Standing, Subscribed,
+    Subscription, SubscriptionCounts, SubscriptionEvent, SubscriptionKey, Unsubscription, Written,
 };
 pub use tokens::{
-    ChangedToken, CommitMark, CreatedToken, LimitFault, ListFault, Networks, NewToken, NotWritten, RequestCounts,
-    RotatedToken, Scope, Scopes, TokenHour, TokenLimits, TokenRecord, TokenUse, Unwritten,
+    CarriedTokens, ChangedToken, CommitMark, CreatedToken, LimitFault, ListFault, Networks, NewToken, NotWritten,
+    RequestCounts, RotatedToken, Scope, Scopes, TokenHour, TokenLimits, TokenRecord, TokenUse, Unwritten,
 };
 
 use crate::memory::RowMemory;

@@ -13,6 +13,7 @@ mod far_away;
 mod files;
 mod following;
 mod full_disk;
+mod growing;
 mod moved;
 mod moving;
 mod moving_killed;
