@@ -188,11 +188,7 @@ impl Carrier {
     /// Applies what was written, until little is left.
     pub(super) async fn catch_up(&self, moving: &mut Moving) -> Result<(), Stopped> {
         loop {
-            let caught_up = match moving.settle().await {
-                Ok(()) => moving.catch_up().await,
-                Err(error) => Err(error),
-            };
-            match caught_up {
+            match moving.catch_up().await {
                 Ok(CaughtUp::Yes) => return Ok(()),
                 Ok(CaughtUp::No) => {}
                 Err(error) => self.wait_for(MoveState::CatchingUp, &error).await?,

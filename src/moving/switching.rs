@@ -90,7 +90,7 @@ impl Carrier {
                     permit
                 }
             };
-            let approached = match moving.approach().await {
+            let approached = match self.draw_near(moving).await {
                 Ok(approached) => approached,
                 Err(error) => {
                     drop(permit);
@@ -125,6 +125,12 @@ impl Carrier {
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+
+    async fn draw_near(&self, moving: &mut Moving) -> Result<Approached, MoveError> {
+        let approached = moving.approach().await?;
+        moving.draw_near().await?;
+        Ok(approached)
     }
 
     async fn try_to_switch(

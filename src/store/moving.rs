@@ -58,16 +58,22 @@ use super::schema::dressing;
 use super::statement::Sql;
 use super::{DatabaseIdentity, PhysicalId, StoreError};
 
-/// Up to how many rows an account is compared as a whole while its requests wait. Of a larger one, the rows are compared that
-/// changed since all of it was compared.
+/// How long it may take to compare all rows for that to be done while requests wait. Of an account for which it takes longer, the
+/// rows are compared that changed since all of them were compared.
 ///
 /// Larger: requests wait for longer. Smaller: for fewer accounts is what no trigger notes found in the last moment too.
-const COMPARED_AT_ONCE: u64 = 20_000;
+const COMPARED_WITHIN: Duration = Duration::from_millis(300);
 
 /// How many notes may be left when the source is locked.
 ///
 /// Larger: requests wait for longer. Smaller: accounts with many writers are never caught up with.
 const FEW: usize = 3_000;
+
+/// How many notes may be left when requests begin to wait, and in how many rounds this is tried.
+///
+/// Larger: requests wait for longer. Smaller: more rounds.
+const VERY_FEW: usize = 200;
+const ROUNDS: u32 = 5;
 
 /// Which move it is.
 #[derive(Clone, Debug)]
@@ -100,6 +106,13 @@ pub struct Arrived {
     pub has_subscriptions: bool,
 }
 
+/// Whether both sides are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparing {
+    Yes,
+    No,
+}
+
 /// A move between two databases.
 #[derive(Debug)]
 pub struct Moving {
@@ -115,8 +128,8 @@ pub struct Moving {
     is_dressed: bool,
     /// The target was restored from a backup of the account, and is not written but for decisions of people.
     is_return: bool,
-    /// How many rows both sides had when they were compared.
-    rows: u64,
+    /// How long it took to compare all rows, if that was done after little had been written.
+    compared_in: Option<Duration>,
     rows_at_once: u32,
 }
 
@@ -148,7 +161,7 @@ impl Moving {
             // Of an earlier try, perhaps.
             is_dressed: true,
             is_return: false,
-            rows: 0,
+            compared_in: None,
             rows_at_once: FIRST_ROWS,
         }
     }
@@ -195,8 +208,7 @@ impl Moving {
         Ok(transaction)
     }
 
-    /// Applies notes, as one snapshot of the source shows them. Once few are left, derives from what was written to the source,
-    /// and compares both sides.
+    /// Applies notes, as one snapshot of the source shows them. Once few are left, compares both sides.
     ///
     /// # Errors
     /// [`MoveError`].
@@ -205,24 +217,52 @@ impl Moving {
             return Ok(CaughtUp::Yes);
         }
         self.strip().await?;
+        let is_little_unsettled = settle::settle_much(&self.source).await?;
+        self.round(Comparing::Yes).await?;
+        let is_same = self.compared_in.is_some() && self.whole.is_empty();
+        Ok(if is_same && is_little_unsettled { CaughtUp::Yes } else { CaughtUp::No })
+    }
+
+    /// Applies what was written while both sides were compared, right before the source is locked.
+    ///
+    /// # Errors
+    /// [`MoveError`].
+    pub async fn draw_near(&mut self) -> Result<(), MoveError> {
+        if self.is_return {
+            return Ok(());
+        }
+        for _ in 0..ROUNDS {
+            if self.round(Comparing::No).await? < VERY_FEW {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies notes. Returns how many.
+    async fn round(&mut self, comparing: Comparing) -> Result<usize, MoveError> {
         let mut reader = self.source.reader().await?;
         reader.begin_reading().await?;
         let mut notes = capture::read(&mut reader).await?;
-        let are_all = notes.len() < capture::NOTES_AT_ONCE as usize;
-        let are_few = are_all && notes.len() < FEW;
+        let found = notes.len();
         let mut transaction = self.begin_target().await?;
         notes.append(&mut self.redone);
         let whole = std::mem::take(&mut self.whole);
         let open = apply(&mut reader, &mut transaction, &notes, &whole).await?;
-        // All rows are read for that, so not before it is likely to be the last time.
-        if are_few {
-            let tables = TABLES.iter().filter(|table| table.has_key());
-            (self.whole, self.rows) = compare(&mut reader, transaction.connection(), tables).await?;
+        if comparing == Comparing::Yes {
+            // All rows are read for that, so not before it is likely to be the last time.
+            self.compared_in = None;
+            if found < FEW {
+                let began = Instant::now();
+                let tables = TABLES.iter().filter(|table| table.has_key());
+                self.whole = compare(&mut reader, transaction.connection(), tables).await?;
+                self.compared_in = Some(began.elapsed());
+            }
         }
-        let is_same = are_few && self.whole.is_empty();
         transaction.commit().await?;
         reader.end_transaction("COMMIT").await?;
         drop(reader);
+        // Of these, rows are missing.
         notes.retain(|note| !open.contains(note.table.as_str()));
         if !notes.is_empty() {
             let mut transaction = self.source.begin().await?;
@@ -230,15 +270,7 @@ impl Moving {
             transaction.execute(capture::removal(&notes)).await?;
             transaction.commit().await?;
         }
-        Ok(if is_same { CaughtUp::Yes } else { CaughtUp::No })
-    }
-
-    /// Derives from what was written to the source, so that little is left to do while it is locked.
-    ///
-    /// # Errors
-    /// [`MoveError`].
-    pub async fn settle(&self) -> Result<(), MoveError> {
-        Ok(settle::settle_all(&self.source).await?)
+        Ok(found)
     }
 
     /// Locks the source, applies the rest, compares both sides, and commits the target with its triggers and foreign keys. The
@@ -262,8 +294,8 @@ impl Moving {
         apply(source.connection(), &mut target, &notes, &keyless).await?;
         let last = numbering::read(source.connection()).await?;
         numbering::write(&mut target, &last).await?;
-        let differing = if self.rows <= COMPARED_AT_ONCE {
-            compare(source.connection(), target.connection(), TABLES.iter()).await?.0
+        let differing = if self.compared_in.is_some_and(|time| time <= COMPARED_WITHIN) {
+            compare(source.connection(), target.connection(), TABLES.iter()).await?
         } else {
             compare_noted(source.connection(), &mut target, &notes).await?
         };

@@ -160,15 +160,20 @@ impl Store {
             // Until all notes are taken that existed at the start: under a steady stream of writes the intake is never
             // empty.
             let mut options = FOR_A_REQUEST;
+            let mut took_all: Option<Instant> = None;
             let settled = loop {
                 let began = Instant::now();
                 match settle_some(&database, options).await {
                     Ok(taken) => {
                         shared.taken.fetch_add(taken.notes, Ordering::AcqRel);
-                        if taken.is_all {
+                        // What the notes of an earlier time affected indirectly was noted then, and has been taken by now. Later
+                        // ones may affect others too: under a steady stream of new submissions, these go on for ever.
+                        let began = took_all.filter(|_| !taken.is_all).unwrap_or(began);
+                        if taken.is_all || taken.are_all && took_all.is_some() {
                             shared.note_settled(began);
                             break Ok(());
                         }
+                        took_all = took_all.or(taken.are_all.then_some(began));
                     }
                     Err(error) if ran_out_of_time(&error) && options.limit != AFTER_A_TIMEOUT.limit => {
                         tracing::warn!("settling ran out of time; trying again with a longer limit");
@@ -250,6 +255,15 @@ pub(in crate::store) async fn settle_all(database: &Database) -> Result<(), Stor
     changes::forget_old(database).await
 }
 
+/// Settles some of what was committed, if it is much. Returns whether it is not.
+pub(in crate::store) async fn settle_much(database: &Database) -> Result<bool, StoreError> {
+    if !intake::is_long(&mut database.reader().await?).await? {
+        return Ok(true);
+    }
+    settle_some(database, FOR_A_COMMAND).await?;
+    Ok(false)
+}
+
 async fn begin(database: &Database, options: SettlerOptions) -> Result<Transaction, StoreError> {
     let limit = options.limit.duration(database.limits().statement);
     database.begin_with(options.begin, limit, Instant::now()).await
@@ -281,6 +295,8 @@ async fn vacuum(database: &Database) {
 struct TakenNotes {
     notes: usize,
     /// Whether these were all notes that were committed at the start.
+    are_all: bool,
+    /// Whether nothing else is left either: they affect no submissions that they don't name.
     is_all: bool,
 }
 
@@ -316,7 +332,7 @@ async fn settle_in(
     let are_all_taken = i64::try_from(notes.taken).is_ok_and(|taken| taken < max_notes) && left.is_empty();
     numbering.end(transaction, if are_all_taken { Taken::All } else { Taken::Some }).await?;
     let is_all = are_all_taken && !notes.may_affect_others();
-    Ok(TakenNotes { notes: notes.taken.saturating_sub(left.len()), is_all })
+    Ok(TakenNotes { notes: notes.taken.saturating_sub(left.len()), are_all: are_all_taken, is_all })
 }
 
 /// Updates the search tables and the change log for the given submissions. `noted` has when a submission changed; those

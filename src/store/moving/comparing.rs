@@ -20,21 +20,21 @@ async fn digest(reader: &mut PooledConnection, table: &MovedTable, sql: Sql) -> 
     Ok(digest)
 }
 
-/// The tables that differ, and how many rows there are.
+/// The tables that differ.
 pub(super) async fn compare(
     source: &mut PooledConnection,
     target: &mut PooledConnection,
     tables: impl Iterator<Item = &'static MovedTable>,
-) -> Result<(BTreeSet<&'static str>, u64), MoveError> {
-    let (mut differing, mut rows) = (BTreeSet::new(), 0);
+) -> Result<BTreeSet<&'static str>, MoveError> {
+    let mut differing = BTreeSet::new();
     for table in tables {
-        let of_source = digest(source, table, table.select_all(source.dialect())).await?;
-        if of_source != digest(target, table, table.select_all(target.dialect())).await? {
+        let [all, of_target] = [&source, &target].map(|side| table.select_all(side.dialect()));
+        let (of_source, of_target) = tokio::try_join!(digest(source, table, all), digest(target, table, of_target))?;
+        if of_source != of_target {
             differing.insert(table.name);
         }
-        rows += of_source.rows;
     }
-    Ok((differing, rows))
+    Ok(differing)
 }
 
 /// The tables of which noted rows differ.

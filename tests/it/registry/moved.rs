@@ -17,7 +17,7 @@ use crate::support::fixture::Engine;
 use crate::support::receiver::HOST;
 
 /// Between two calls of a client, and two writes by SQL: so that the machine is not what is tested.
-pub(super) const PAUSE: Duration = Duration::from_millis(15);
+pub(super) const PAUSE: Duration = Duration::from_millis(40);
 
 /// How many submissions an account has before it moves.
 pub(super) const FIRST: i64 = 300;

@@ -10,6 +10,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::json;
 
 use super::moved::{Account, FIRST, PAUSE, Written, scene};
+use super::moving_load::Hooks;
 use super::scene::client;
 use crate::support::database::Database;
 use crate::support::fixture::Engine;
@@ -51,6 +52,7 @@ async fn moves_although_killed(from: Engine, to: Engine, seed: u64) {
         let (source, target) = (url(&servers[0], "from"), url(&servers[1], "to"));
         let account = Account::add(&scene, &format!("acme{accounts}"), &source, &target).await;
         let account = Arc::new(account);
+        let hooks = Hooks::subscribe(&node, &account).await;
         let written = Arc::new(Written::default());
         written.last.store(FIRST, Ordering::Release);
         let (product, shared) = (Arc::clone(&account), Arc::clone(&written));
@@ -93,6 +95,7 @@ async fn moves_although_killed(from: Engine, to: Engine, seed: u64) {
             assert!(found.status == 503 && since.elapsed() < LIMIT, "{found:?}");
             tokio::time::sleep(PAUSE).await;
         }
+        hooks.received(FIRST + 1, last, last, LIMIT).await;
         account.check(last).await;
     }
 }

@@ -26,11 +26,14 @@ pub(super) enum Calls {
     Few,
 }
 
+/// After how many calls of others a group is written. Settling one takes longer than a read, and searches wait for it.
+const SYNCS: u32 = 8;
+
 /// The calls of one account, until they are ended.
 pub(super) struct Load {
     ended: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<u64>>,
-    /// What followers have seen: by submission, whether it is there.
+    /// What followers have seen.
     seen: Arc<Mutex<BTreeSet<String>>>,
     /// By group: the members that were written last.
     groups: Arc<Mutex<BTreeMap<String, BTreeSet<String>>>>,
@@ -153,7 +156,8 @@ impl Load {
             let caller =
                 || Caller { client: client(node, &account.slug, &account.token), ended: Arc::clone(&ended), pause };
             tasks.push(tokio::spawn(caller().call("/api/v1/me")));
-            tasks.push(tokio::spawn(caller().sync(format!("Staff {at}"), Arc::clone(&groups))));
+            let syncing = Caller { pause: pause * SYNCS, ..caller() };
+            tasks.push(tokio::spawn(syncing.sync(format!("Staff {at}"), Arc::clone(&groups))));
             tasks.push(tokio::spawn(caller().follow(Arc::clone(&seen))));
             if calls == Calls::All {
                 for path in ["/api/v1/form", "/api/v1/submission/sub_1"] {
@@ -226,7 +230,7 @@ impl Hooks {
 
     /// Waits until each of these submissions was received at least once, and the last change of the one that changes, none
     /// before an earlier one. Returns how many requests were more than one of each event.
-    pub(super) async fn received(&self, from: i64, to: i64, changed: i64) -> usize {
+    pub(super) async fn received(&self, from: i64, to: i64, changed: i64, limit: Duration) -> usize {
         let since = Instant::now();
         loop {
             let requests = self.receiver.requests();
@@ -243,7 +247,7 @@ impl Hooks {
             }
             let missing = (from..=to).filter(|id| !created.contains(id)).count();
             assert!(
-                since.elapsed() < LIMIT,
+                since.elapsed() < limit,
                 "{missing} of {} are missing, {changed}: {:?}",
                 to - from + 1,
                 changes.last()

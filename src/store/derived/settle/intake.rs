@@ -182,9 +182,20 @@ pub(in crate::store) fn is_settled() -> Sql {
     Sql::text("NOT EXISTS (SELECT 1 FROM intake)")
 }
 
+/// Up to how many notes are left to a settler of requests.
+///
+/// Larger: a move copies more of them while requests wait. Smaller: it settles more often, beside those of requests.
+const MANY: i64 = 1_000;
+
 /// Whether the intake is empty.
 pub(super) async fn is_empty(reader: &mut PooledConnection) -> Result<bool, sqlx::Error> {
     reader.fetch_one(sql!("SELECT {+is_settled}", is_settled = is_settled())).await?.get(0)
+}
+
+/// Whether the intake has many notes: settling them takes longer than copying them.
+pub(super) async fn is_long(reader: &mut PooledConnection) -> Result<bool, sqlx::Error> {
+    let sql = sql!("SELECT count(*) = {many} FROM (SELECT 1 FROM intake LIMIT {many}) AS some_notes", many = MANY);
+    reader.fetch_one(sql).await?.get(0)
 }
 
 /// The submissions that notes are about, those that [`Notes::note_others`] would note included; at most `max_notes`.
