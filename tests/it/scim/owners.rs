@@ -118,8 +118,9 @@ on_both_databases! {
         scene.patch(&format!("/Groups/{group}"), &operations).await;
         scene.patch(&format!("/Groups/{group}"), &operations).await;
         let kept = "SELECT actor || ' ' || group_name || ' ' || attached || ' ' || detached FROM group_syncs ORDER BY id";
-        let ben = ben.strip_prefix("usr_").unwrap();
+        let [ana, ben] = [&ana, &ben].map(|user| user.strip_prefix("usr_").unwrap());
         let database = scene.database().await;
-        assert_eq!(database.texts(kept).await, [format!("Directory Sales [{ben}] []")], "who came and went is as before");
+        let expected = [format!("Directory Sales [{ana}] []"), format!("Directory Sales [{ben}] [{ana}]")];
+        assert_eq!(database.texts(kept).await, expected, "the second time, nothing changed");
     }
 }
