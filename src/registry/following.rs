@@ -362,7 +362,7 @@ impl Following {
         }
         self.follow_shares(registry, &mut followed, keeping, subscribed).await?;
         drop(followed);
-        self.follow_moves(registry, moves);
+        self.follow_moves(registry, &moves);
         self.follow_databases(registry, shared).await;
         Ok(())
     }

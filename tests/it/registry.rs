@@ -28,6 +28,7 @@ mod ownership;
 mod ready;
 mod restored;
 mod restoring;
+mod restoring_account;
 mod restoring_refused;
 pub(crate) mod scene;
 mod served;

@@ -58,7 +58,7 @@ impl Following {
     }
 
     /// Has requests wait, or go on, as the open moves say.
-    pub(super) fn follow_moves(&self, registry: &Registry, seen: Vec<SeenMove>) {
+    pub(super) fn follow_moves(&self, registry: &Registry, seen: &[SeenMove]) {
         let count = |state: MoveState| seen.iter().filter(|seen| seen.state == state).count();
         self.metrics.moving(MoveState::ALL.into_iter().map(|state| (state.as_str(), count(state))));
         let directory = self.directory.load_full();

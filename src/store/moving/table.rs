@@ -224,12 +224,12 @@ impl Texts {
         let selected = list(columns.iter().map(|column| column.kind.selected(column.name)).collect());
         let written: Vec<_> = columns.iter().filter(|column| is_written(column, dialect)).collect();
         let names = list(written.iter().map(|column| column.name.to_owned()).collect());
-        let from_batch = |column: &&Column| column.kind.from_batch(column.name, dialect);
-        let inserted = list(written.iter().map(from_batch).collect());
+        let of_batch = |column: &&Column| column.kind.of_batch(column.name, dialect);
+        let inserted = list(written.iter().map(of_batch).collect());
         let overriding = if dialect == Dialect::Postgres { " OVERRIDING SYSTEM VALUE" } else { "" };
         let keys: Vec<_> = key.iter().map(|at| &columns[*at]).collect();
         let key_names = list(keys.iter().map(|column| column.name.to_owned()).collect());
-        let key_values = list(keys.iter().map(from_batch).collect());
+        let key_values = list(keys.iter().map(of_batch).collect());
         let spec = |columns: &[&Column]| TableSpec {
             name: table,
             columns: columns.iter().map(|column| (column.name, column.kind.in_batch())).collect::<Vec<_>>().leak(),

@@ -58,7 +58,7 @@ impl Kind {
     }
 
     /// What a column of a batch is in its table.
-    pub(super) fn from_batch(self, column: &str, dialect: Dialect) -> String {
+    pub(super) fn of_batch(self, column: &str, dialect: Dialect) -> String {
         match (self, dialect) {
             (Self::Bytes, Dialect::Postgres) => format!("decode({column}, 'hex')"),
             (Self::Bytes, Dialect::Sqlite) => format!("unhex({column})"),

@@ -22,8 +22,14 @@ pub(super) const PAUSE: Duration = Duration::from_millis(40);
 /// How many submissions an account has before it moves.
 pub(super) const FIRST: i64 = 300;
 
-/// The submission whose answer changes with each that is inserted.
+/// The submission whose answer changes, with one of so many that are inserted: an export waits for one that changes all the time.
 pub(super) const CHANGING: i64 = 2;
+const CHANGES: i64 = 10;
+
+/// With which submission the answer changed last.
+pub(super) fn changed(last: i64) -> Option<i64> {
+    Some(last / CHANGES * CHANGES).filter(|changed| *changed > FIRST)
+}
 
 /// What the product has committed.
 #[derive(Debug, Default)]
@@ -140,11 +146,11 @@ impl Account {
         loop {
             let id = written.last.load(Ordering::Acquire) + 1;
             let (insertion, at) = (insertion(&self.source, id), instant(&self.source, id));
-            let statement = format!(
-                "BEGIN; {insertion};
-                 UPDATE answers SET value = 'ÄNSWER {CHANGING} v{id}', updated_at = {at} WHERE submission_id = {CHANGING};
-                 COMMIT"
+            let change = format!(
+                "UPDATE answers SET value = 'ÄNSWER {CHANGING} v{id}', updated_at = {at} WHERE submission_id = {CHANGING};"
             );
+            let change = if changed(id) == Some(id) { change } else { String::new() };
+            let statement = format!("BEGIN; {insertion}; {change} COMMIT");
             match product.try_execute(&statement).await {
                 Ok(()) => {
                     written.last.store(id, Ordering::Release);
@@ -171,7 +177,8 @@ impl Account {
         let count = "SELECT count(*), coalesce(max(id), 0) FROM submissions";
         assert_eq!(target.integers(count).await, [last, last]);
         assert_eq!(target.integers("SELECT count(*) FROM answers").await, [last]);
-        let value = if last > FIRST { format!("ÄNSWER {CHANGING} v{last}") } else { format!("ÄNSWER {CHANGING}") };
+        let version = changed(last).map(|changed| format!(" v{changed}")).unwrap_or_default();
+        let value = format!("ÄNSWER {CHANGING}{version}");
         let right = format!(
             "SELECT count(*) FROM answers a JOIN submissions s ON s.id = a.submission_id
              WHERE a.value = CASE WHEN s.id = {CHANGING} THEN '{value}' ELSE 'ÄNSWER ' || s.id END"

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
 
-use super::moved::{Account, FIRST, PAUSE, Written, scene};
+use super::moved::{Account, FIRST, PAUSE, Written, changed, scene};
 use super::moving_load::Hooks;
 use super::scene::client;
 use crate::support::database::Database;
@@ -95,7 +95,7 @@ async fn moves_although_killed(from: Engine, to: Engine, seed: u64) {
             assert!(found.status == 503 && since.elapsed() < LIMIT, "{found:?}");
             tokio::time::sleep(PAUSE).await;
         }
-        hooks.received(FIRST + 1, last, last, LIMIT).await;
+        hooks.received(FIRST + 1, last, changed(last), LIMIT).await;
         account.check(last).await;
     }
 }
