@@ -407,7 +407,7 @@ impl Following {
         let refused = (named, followed.refused.len());
         followed.closing = self.closing.slugs();
         let (presence, closing) = (&mut followed.presence, &followed.closing);
-        followed.beat = presence.write(registry, &self.node, mark, (refused, closing), &self.sightings).await;
+        followed.beat = presence.write(registry, &self.node, mark, refused, closing, &self.sightings).await;
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_unlisted = followed.presence.is_faulty();
     }
 

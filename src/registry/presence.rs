@@ -100,7 +100,8 @@ impl Presence {
         registry: &Registry,
         node: &NodeName,
         mark: RegistryMark,
-        (((refused, reasons), refused_count), closing): (((Vec<String>, Vec<String>), usize), &[String]),
+        ((refused, reasons), refused_count): ((Vec<String>, Vec<String>), usize),
+        closing: &[String],
         sightings: &Mutex<Sightings>,
     ) -> Option<String> {
         let beat = Beat {
