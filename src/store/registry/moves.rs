@@ -158,7 +158,8 @@ impl Registry {
     pub async fn moves(&self) -> Result<Vec<MoveRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
         let sql = sql!(
-            "SELECT {+columns} FROM registry_moves ORDER BY id DESC LIMIT {limit}",
+            "SELECT {+columns} FROM registry_moves ORDER BY id DESC LIMIT {limit}
+             {scans: accounts seldom move}",
             columns = MoveRecord::columns(),
             limit = MOST_LISTED,
         );
