@@ -150,8 +150,11 @@ impl Carrier {
             self.copy(moving).await?;
             Some(self.switch(moving).await?)
         };
-        self.publish(moving).await;
+        let published = self.publish(moving).await;
         self.note_end(held).await;
+        if let Some(published) = published {
+            self.all.following.note_subscribed(&[published]).await;
+        }
         self.end(moving, Ending::Finish).await?;
         self.close().await;
         Ok(())

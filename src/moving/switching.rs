@@ -3,6 +3,7 @@
 //! At most two seconds, in which its requests wait on every node: if the nodes do not all have them wait soon, or the old
 //! database can't be locked, or too much was written, the requests go on, and all is tried again a little later.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -11,8 +12,8 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::carrying::{Carrier, Stopped};
-use crate::config::RegisteredTenant;
 use crate::config::registered::{database_of, with_database};
+use crate::config::{RegisteredTenant, TenantConfig};
 use crate::registry::FollowError;
 use crate::store::registry::{Claims, MoveRecord, MoveState, RegistryChange, RegistryWrite, WriteRefused};
 use crate::store::{Actor, Approached, AuditEntry, AuditSource, Locked, MoveError, Moving, Registry, with_causes};
@@ -21,12 +22,12 @@ use crate::store::{Actor, Approached, AuditEntry, AuditSource, Locked, MoveError
 /// go on, are a commit and a change of the registry: all of it takes two seconds at most, unless one of these hangs.
 ///
 /// Larger: requests wait for longer. Smaller: a slow database is never left.
-const HOLD_LIMIT: Duration = Duration::from_millis(1_500);
+const HOLD_LIMIT: Duration = Duration::from_millis(1_300);
 
 /// How long the nodes have for that. Then the databases need the rest.
 ///
 /// Larger: less is left for the databases. Smaller: a move is put off while a node is slow.
-const NODES_LIMIT: Duration = Duration::from_millis(900);
+const NODES_LIMIT: Duration = Duration::from_millis(800);
 
 /// How often it is looked which nodes have requests wait.
 ///
@@ -184,11 +185,12 @@ impl Carrier {
         AuditEntry { action: "tenant.moved", subject: format!("tenant {}", self.record.slug), details }
     }
 
-    /// Has the registry say where the account is, whatever happens.
-    pub(super) async fn publish(&self, moving: &Moving) {
+    /// Has the registry say where the account is, whatever happens. Returns the tenant as it is now, and whether it has
+    /// subscriptions.
+    pub(super) async fn publish(&self, moving: &Moving) -> Option<(Arc<TenantConfig>, bool)> {
         loop {
             match self.try_to_publish(moving).await {
-                Ok(()) => return,
+                Ok(published) => return published,
                 Err(cause) => {
                     tracing::error!(
                         tenant = self.record.slug,
@@ -201,18 +203,18 @@ impl Carrier {
         }
     }
 
-    async fn try_to_publish(&self, moving: &Moving) -> Result<(), String> {
+    async fn try_to_publish(&self, moving: &Moving) -> Result<Option<(Arc<TenantConfig>, bool)>, String> {
         let MoveRecord { slug, place, identity, asked_by, .. } = &self.record;
         let following = &self.all.following;
         let registry = following.registry().await.map_err(|error| with_causes(&error))?;
         let described = |error: crate::store::StoreError| with_causes(&error);
-        let Some(row) = registry.find(slug).await.map_err(described)? else { return Ok(()) };
+        let Some(row) = registry.find(slug).await.map_err(described)? else { return Ok(None) };
         let text = with_database(row.text.as_deref().unwrap_or_default(), self.record.database());
         let text = text.ok_or("the row of the tenant can't be read")?;
         let read = RegisteredTenant::read(slug, &text, following.config(), None);
         let tenant = read.map_err(|problems| problems.titles())?;
         if row.text.as_deref() == Some(text.as_str()) {
-            return Ok(());
+            return Ok(None);
         }
         // What is not found out now is found when it is opened for a request.
         let arrived = timeout(RETRY, moving.arrived()).await.ok().and_then(Result::ok);
@@ -227,10 +229,9 @@ impl Carrier {
             Err(WriteRefused::Store(error)) => return Err(described(error)),
             Err(refused) => return Err(refused.to_string()),
         }
-        following.note_subscribed(&[(tenant.config, is_subscribed)]).await;
         // So this node serves it, and the others do within moments.
         following.catch_up().await;
-        Ok(())
+        Ok(Some((tenant.config, is_subscribed)))
     }
 
     /// Notes that the account has moved, and how long its requests waited.

@@ -22,10 +22,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Larger: more connections, of which each move has two to either database. Smaller: moves take longer together.
 const AT_ONCE: usize = 8;
 
-/// How many of these accounts have their requests wait at once.
+/// How many of these accounts have their requests wait at the same time.
 ///
 /// Larger: they wait for longer, since the moves share the processor. Smaller: moves take longer together.
-const HELD_AT_ONCE: usize = 2;
+const HELD_AT_ONCE: usize = 1;
 
 /// What moves need of this node.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use crate::tenant::{Directory, TenantDatabase};
 /// How long requests may take that are under way when those of the account begin to wait.
 ///
 /// Larger: the others wait for longer. Smaller: while there are slow requests, a move is put off.
-const REST_LIMIT: Duration = Duration::from_millis(800);
+const REST_LIMIT: Duration = Duration::from_millis(600);
 
 /// How often a move is put off for requests that are under way. What goes on then is a response that a client reads slowly.
 ///

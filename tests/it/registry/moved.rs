@@ -64,7 +64,7 @@ pub(super) async fn scene(registry: Engine) -> (Arc<Scene>, DnsServer) {
     webhooks.insert("ca_file".into(), certificate::authority(scene.folder()).display().to_string().into());
     webhooks.insert("dns_servers".into(), vec![dns.address.to_string()].into());
     webhooks.insert("allow_targets".into(), vec!["127.0.0.0/8"].into());
-    webhooks.insert("settle_ms".into(), 50.into());
+    webhooks.insert("settle_ms".into(), 200.into());
     (Arc::new(scene.gateway("webhooks", webhooks)), dns)
 }
 

@@ -18,7 +18,7 @@ use crate::support::process::Node;
 const LONGEST_HOLD: i64 = 2_000;
 
 /// How many accounts move at once, without the variable `FORMGATE_TEST_MOVES`.
-const ACCOUNTS: usize = 10;
+const ACCOUNTS: usize = 6;
 
 /// How many submissions the product writes before the move begins.
 const AHEAD: i64 = 20;
