@@ -169,8 +169,6 @@ impl FormReach {
     }
 
     /// The reach of those of `forms` that are in reach; all of the reach if `forms` is empty.
-    ///
-    /// Found by one statement, of at most as many rows as there are forms above them.
     pub(super) async fn narrowed_to(&self, reader: &mut PooledConnection, forms: &[i64]) -> Result<Self, StoreError> {
         let reach = match self {
             Self::All if forms.is_empty() => return Ok(Self::All),
@@ -178,22 +176,42 @@ impl FormReach {
             Self::Forms(_) if forms.is_empty() => return Ok(self.clone()),
             Self::Forms(reach) => reach.iter().copied().collect(),
         };
-        let sql = sql!(
-            "WITH RECURSIVE above (id, parent_id) AS (
-               SELECT id, parent_id FROM forms WHERE id {in forms}
-               UNION
-               SELECT above.parent_id, (SELECT f.parent_id FROM forms f WHERE f.id = above.parent_id) FROM above
-               WHERE above.parent_id IS NOT NULL)
-             SELECT id, parent_id FROM above",
-            forms,
-        );
-        let mut parents: HashMap<i64, Option<i64>> = HashMap::new();
-        for row in reader.fetch_all(sql).await? {
-            parents.insert(row.get(0)?, row.get(1)?);
-        }
+        let parents = parents_above(reader, forms).await?;
         let mut in_reach = FormsBelow::new(&reach, |form| parents.get(&form).copied().flatten());
         Ok(Self::of(forms.iter().copied().filter(|form| in_reach.has(*form))))
     }
+
+    /// The reach of what both reach.
+    ///
+    /// A form has one parent, so whatever is below two forms is below the lower of both. So these are the forms of each side that
+    /// are on the other side, too.
+    pub(super) async fn and(&self, reader: &mut PooledConnection, other: &Self) -> Result<Self, StoreError> {
+        let (Self::Forms(one), Self::Forms(other)) = (self, other) else {
+            return Ok(if self.is_all() { other.clone() } else { self.clone() });
+        };
+        let [one, other] = [one, other].map(|ids| ids.iter().copied().collect::<BTreeSet<i64>>());
+        let ids: Vec<i64> = one.union(&other).copied().collect();
+        let parents = parents_above(reader, &ids).await?;
+        let parent = |form| parents.get(&form).copied().flatten();
+        let (mut in_one, mut in_other) = (FormsBelow::new(&one, parent), FormsBelow::new(&other, parent));
+        let both = other.iter().filter(|form| in_one.has(**form)).chain(one.iter().filter(|form| in_other.has(**form)));
+        Ok(Self::of(both.copied()))
+    }
+}
+
+/// The parent of each of these forms, and of those above them: at most as many rows as there are.
+async fn parents_above(reader: &mut PooledConnection, forms: &[i64]) -> Result<HashMap<i64, Option<i64>>, StoreError> {
+    let sql = sql!(
+        "WITH RECURSIVE above (id, parent_id) AS (
+           SELECT id, parent_id FROM forms WHERE id {in forms}
+           UNION
+           SELECT above.parent_id, (SELECT f.parent_id FROM forms f WHERE f.id = above.parent_id) FROM above
+           WHERE above.parent_id IS NOT NULL)
+         SELECT id, parent_id FROM above",
+        forms,
+    );
+    let rows = reader.fetch_all(sql).await?;
+    Ok(rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, sqlx::Error>>()?)
 }
 
 impl fmt::Display for FormReach {

@@ -208,7 +208,7 @@ impl Store {
             Joined::Lost(lost) => Err(ExportError::Lost(lost)),
             Joined::FormsMoved => Ok((None, false)),
             Joined::At { cursor, followed, is_numbered } => {
-                let scope = TurnScope::resolve(&mut reader, request, followed).await?;
+                let scope = TurnScope::resolve(&mut reader, request, self.reach(), followed).await?;
                 Ok((Some((Turn::new(reader, scope, is_numbered), cursor)), is_numbered))
             }
         }

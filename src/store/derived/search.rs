@@ -110,7 +110,8 @@ impl Store {
     /// The result, and whether the search tables were up to date.
     async fn search_once(&self, filter: &SubmissionFilter, start: PageStart) -> Result<(SearchPage, bool), StoreError> {
         let mut reader = self.database.reader().await?;
-        let resolved = ResolvedFilter::resolve(&mut reader, filter, self.reach()).await?;
+        let wanted = self.reach().narrowed_to(&mut reader, &filter.forms).await?;
+        let resolved = ResolvedFilter::resolve(&mut reader, filter, wanted).await?;
         let (found, total) = match (CountedSearch::of(&resolved), start) {
             (Some(counted), _) if start.offset() > 0 || counted.is_of_many_forms() => {
                 page_after_total(&mut reader, &counted, &resolved, start).await?
@@ -155,7 +156,8 @@ impl Store {
     ) -> Result<Vec<String>, StoreError> {
         let start = start.into();
         let mut reader = self.database.reader().await?;
-        let resolved = ResolvedFilter::resolve(&mut reader, filter, self.reach()).await?;
+        let wanted = self.reach().narrowed_to(&mut reader, &filter.forms).await?;
+        let resolved = ResolvedFilter::resolve(&mut reader, filter, wanted).await?;
         let search = match (CountedSearch::of(&resolved), start) {
             (Some(counted), _) if start.offset() > 0 || counted.is_of_many_forms() => {
                 let (_, scan) = scan_of(&mut reader, &counted, filter, start).await?;

@@ -55,9 +55,10 @@ impl TurnScope {
     pub(super) async fn resolve(
         reader: &mut PooledConnection,
         request: &ExportRequest,
+        reach: &FormReach,
         followed: FormReach,
     ) -> Result<Self, StoreError> {
-        let search = SearchById::resolve(reader, &request.filter, &followed, request.only_form()).await?;
+        let search = SearchById::resolve(reader, &request.filter, reach, &followed, request.only_form()).await?;
         if search.is_by_index_only(reader.dialect()) {
             reader.command("SET LOCAL enable_seqscan = off").await?;
         }
@@ -85,7 +86,7 @@ impl Turn {
         reader.begin_reading().await?;
         let is_numbered = reader.fetch_one(sql!("SELECT {+is_settled}", is_settled = is_settled())).await?.get(0)?;
         let followed = store.reach().narrowed_to(&mut reader, request.form.as_slice()).await?;
-        let scope = TurnScope::resolve(&mut reader, request, followed).await?;
+        let scope = TurnScope::resolve(&mut reader, request, store.reach(), followed).await?;
         Ok(Self::new(reader, scope, is_numbered))
     }
 

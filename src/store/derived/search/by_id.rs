@@ -21,17 +21,21 @@ pub(in crate::store::derived) struct SearchById {
 }
 
 impl SearchById {
-    /// Finds the forms of a filter. `only_form`: of this one without its sub-forms.
+    /// Finds the forms of a filter, which are in `reach`, among those that are followed. `only_form`: of this one without its
+    /// sub-forms.
     pub(in crate::store::derived) async fn resolve(
         reader: &mut PooledConnection,
         filter: &SubmissionFilter,
         reach: &FormReach,
+        followed: &FormReach,
         only_form: Option<i64>,
     ) -> Result<Self, StoreError> {
         if filter.terms.iter().any(|term| term.element.is_none()) {
             return Ok(Self { conditions: vec![Sql::text("false")], keyword: None, total: None });
         }
-        let resolved = ResolvedFilter::resolve(reader, filter, reach).await?;
+        let wanted = reach.narrowed_to(reader, &filter.forms).await?;
+        let wanted = followed.and(reader, &wanted).await?;
+        let resolved = ResolvedFilter::resolve(reader, filter, wanted).await?;
         let mut all = conditions(&resolved);
         all.extend(only_form.map(|form| sql!("s.form_id = {form}", form)));
         let total = CountedSearch::of(&resolved).filter(|_| only_form.is_none());

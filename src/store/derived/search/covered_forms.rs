@@ -55,13 +55,13 @@ pub(super) enum CoveredForms {
 }
 
 impl<'f> ResolvedFilter<'f> {
-    /// Finds the forms.
+    /// Finds the forms. `wanted` is the reach narrowed to the forms of the filter.
     pub(super) async fn resolve(
         reader: &mut PooledConnection,
         filter: &'f SubmissionFilter,
-        reach: &FormReach,
+        wanted: FormReach,
     ) -> Result<Self, StoreError> {
-        let unresolved = Self::unresolved(filter, reach.narrowed_to(reader, &filter.forms).await?);
+        let unresolved = Self::unresolved(filter, wanted);
         if let CoveredForms::WithSubForms(wanted) = &unresolved.forms {
             for steps in STEPS {
                 if let Some(forms) = descend(reader, wanted, steps).await? {
@@ -75,7 +75,7 @@ impl<'f> ResolvedFilter<'f> {
         Ok(unresolved)
     }
 
-    /// Leaves finding the sub-forms to the statements of the search. `wanted` is the reach narrowed to the forms of the filter.
+    /// Leaves finding the sub-forms to the statements of the search.
     pub(super) fn unresolved(filter: &'f SubmissionFilter, wanted: FormReach) -> Self {
         let forms = match wanted {
             FormReach::All => CoveredForms::All,
