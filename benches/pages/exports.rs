@@ -6,11 +6,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tokio::process::Command;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -144,14 +143,12 @@ impl World {
     async fn export(&self, query: &str) -> (f64, f64) {
         let (host, address) = (self.site.host("acme"), self.node.address);
         let url = format!("https://{host}:{}/api/v1/submission/export?{query}", address.port());
-        let output = Command::new("curl")
-            .args(["--silent", "--show-error", "--fail", "--insecure", "--output", "/dev/null"])
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--fail", "--insecure", "--output", "/dev/null"])
             .args(["--resolve", &format!("{host}:{}:{}", address.port(), address.ip())])
             .args(["--header", &format!("authorization: Bearer {}", self.token)])
-            .args(["--write-out", "%{size_download} %header{formgate-cost}", &url])
-            .output()
-            .await
-            .expect("there is a curl");
+            .args(["--write-out", "%{size_download} %header{formgate-cost}", &url]);
+        let output = run(curl).await;
         assert!(output.status.success(), "{query}: {output:?}");
         let text = String::from_utf8_lossy(&output.stdout);
         let mut figures = text.split(' ').map(|figure| figure.parse().expect("a number"));
@@ -187,8 +184,9 @@ impl World {
         };
         let file = self.site.folder().join("dump");
         let output = fs::File::create(&file).expect("a file");
-        let done = command.stdout(Stdio::from(output)).status().await.expect("the program starts");
-        assert!(done.success(), "{done}");
+        command.stdout(Stdio::from(output));
+        let done = run(command).await;
+        assert!(done.status.success(), "{done:?}");
         size_and_remove(&file)
     }
 
@@ -227,4 +225,9 @@ fn size_and_remove(file: &Path) -> f64 {
     let bytes = fs::metadata(file).expect("it was written").len();
     fs::remove_file(file).expect("it is removed");
     bytes as f64
+}
+
+/// The outcome of a program, which is waited for by a thread of its own.
+async fn run(mut command: Command) -> Output {
+    tokio::task::spawn_blocking(move || command.output()).await.expect("no panic").expect("the program starts")
 }

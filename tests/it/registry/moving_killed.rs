@@ -32,6 +32,7 @@ enum Killed {
 
 /// Kills the node and the servers of an account in turn, one after each random moment, until all kills are made: in a few moves,
 /// of accounts of their own.
+#[expect(clippy::print_stdout, reason = "shown if the test fails")]
 async fn moves_although_killed(from: Engine, to: Engine, seed: u64) {
     let kills = std::env::var("FORMGATE_TEST_KILLS").map_or(KILLS, |number| number.parse().expect("a number"));
     let mut random = StdRng::seed_from_u64(seed);

@@ -89,6 +89,7 @@ async fn from_behind_a_pooler_to_a_schema_under_load() {
 }
 
 /// Half of them move from SQLite to Postgres.
+#[expect(clippy::print_stdout, reason = "the figure, with --nocapture")]
 #[tokio::test(flavor = "multi_thread")]
 async fn many_accounts_move_at_once_under_load() {
     let accounts = std::env::var("FORMGATE_TEST_MOVES").map_or(ACCOUNTS, |number| number.parse().expect("a number"));
