@@ -334,6 +334,29 @@ on_both_databases! {
         assert_eq!(answered.status, 200, "the request ended as if nothing had happened");
     }
 
+    async fn an_account_that_moves_is_erased_afterwards_and_its_moves_are_forgotten(engine: Engine) {
+        let scene = Scene::new(engine);
+        let node = scene.start(0);
+        let token = scene.add(0, "acme").await;
+        let registry = Database::connect(&scene.registry_url).await;
+        let now = registry.in_hours(0);
+        // On a host that has no node, so that it goes on.
+        registry.execute(&format!(
+            "INSERT INTO registry_moves (slug, state, source, target, old_database, database, place, identity, host, asked_by, created_at)
+             VALUES ('acme', 'copying', 'postgres://planted/old', '', '', '', '', '', 'elsewhere', '', {now})"
+        )).await;
+        let refused = erase(&scene, ERASE).await;
+        assert_eq!(refused.status, 409, "{refused:?}");
+        assert!(refused.body["message"].as_str().unwrap().contains("is being moved"), "{refused:?}");
+        assert_eq!(me(&node, "acme", &token).await, 200, "nothing changed");
+        registry.execute("UPDATE registry_moves SET state = 'done', is_open = FALSE").await;
+        let erased = erase(&scene, &format!("{ERASE}&wait=60")).await;
+        assert_eq!(erased.status, 200, "{erased:?}");
+        assert!(list(&erased, "kept").iter().any(|kept| kept.contains("postgres://planted/old")), "{erased:?}");
+        assert_eq!(registry.integers("SELECT count(*) FROM registry_moves").await, [0]);
+        registry.close().await;
+    }
+
     async fn a_tenant_of_a_file_is_not_erased(engine: Engine) {
         let mut scene = Scene::new(engine);
         let text = scene.text("acme");
