@@ -21,7 +21,7 @@ use crate::support::fixture::{Engine, Site};
 use crate::support::postgres::find_client;
 use crate::support::process::Node;
 
-/// How often all take a turn.
+/// How often all take a turn, unless the variable `ROUNDS` says so.
 const ROUNDS: usize = 3;
 
 /// How long the other account is called alone before and after each turn.
@@ -84,7 +84,8 @@ pub(crate) async fn measure(engine: Engine, submissions: i64) {
     let world = World { site, node, client, token, other: other_client, engine };
     world.take_turn(Way::Feed).await;
 
-    println!("\n{engine:?}, {submissions} submissions with {ANSWERS} answers, medians of {ROUNDS} rounds");
+    let rounds = std::env::var("ROUNDS").map_or(ROUNDS, |number| number.parse().expect("a number of rounds"));
+    println!("\n{engine:?}, {submissions} submissions with {ANSWERS} answers, medians of {rounds} rounds");
     println!("| | seconds | MB | MB of memory | requests | p99 of another account, ms | ratio |");
     println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
     let ways = [
@@ -95,7 +96,7 @@ pub(crate) async fn measure(engine: Engine, submissions: i64) {
         ("the database's own dump, all", Way::Dump),
     ];
     let mut turns: [Vec<Turn>; 5] = Default::default();
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         for at in 0..ways.len() {
             let at = (round + at) % ways.len();
             turns[at].push(world.take_turn(ways[at].1).await);

@@ -1,9 +1,10 @@
 //! Reads of submissions: what `fields` saves, and whether the last page by cursor costs what the first does. With `exports`
 //! instead: exports of the whole account.
 //!
-//! `cargo bench --bench pages -- [exports] 100000` takes the number of submissions. Half of them have the same instant of their
-//! last change, as an import gives them. One caller asks one request after another. In each round all take a turn; a figure is a median over the rounds, and a ratio is taken within a round before its median. CPU is that of the node
-//! and of the database's sessions.
+//! `cargo bench --bench pages -- [exports] [sqlite | postgres] 100000` takes the number of submissions. Half of them have the same
+//! instant of their last change, as an import gives them. One caller asks one request after another. In each round all take a
+//! turn; a figure is a median over the rounds, and a ratio is taken within a round before its median. CPU is that of the node and of
+//! the database's sessions.
 
 #![expect(clippy::print_stdout, reason = "the figures are the result")]
 
@@ -70,8 +71,12 @@ struct World {
 #[tokio::main]
 async fn main() {
     let number = std::env::args().skip(1).find_map(|argument| argument.parse().ok());
-    let is_of_exports = std::env::args().any(|argument| argument == "exports");
-    for engine in [Engine::Sqlite, Engine::Postgres] {
+    let is_named = |name: &str| std::env::args().any(|argument| argument == name);
+    let is_of_exports = is_named("exports");
+    for (engine, other) in [(Engine::Sqlite, "postgres"), (Engine::Postgres, "sqlite")] {
+        if is_named(other) {
+            continue;
+        }
         if is_of_exports {
             exports::measure(engine, number.unwrap_or(1_000_000)).await;
         } else {
