@@ -12,7 +12,8 @@ use tokio::task::JoinHandle;
 
 use super::moved::{Account, CHANGING, FIRST};
 use super::scene::{LIMIT, Scene, client};
-use crate::support::client::Client;
+use crate::support::answer::Answer;
+use crate::support::client::{Call, Client};
 use crate::support::database::Database;
 use crate::support::process::Node;
 use crate::support::receiver::{Act, Received, Receiver};
@@ -43,11 +44,39 @@ pub(super) struct Load {
 #[derive(Clone)]
 struct Caller {
     client: Client,
+    /// Of the node that is called.
+    log: Arc<Mutex<String>>,
     ended: Arc<AtomicBool>,
     pause: Duration,
 }
 
 impl Caller {
+    /// The answer to a call, which is repeated as callers do while searches are not prepared for what was written: a busy machine
+    /// takes longer for that than a request waits, whether the account moves or not.
+    async fn ask(&self, call: impl Fn(&Client) -> Call) -> Answer {
+        loop {
+            let answer = call(&self.client).send().await;
+            if answer.status != 503 {
+                return answer;
+            }
+            let id = answer.header("x-request-id").expect("each answer has it").to_owned();
+            let is_of_it = |line: &str| line.contains(&id) && line.contains("a request could not be served");
+            let find = || self.log.lock().unwrap().lines().find(|line| is_of_it(line)).map(ToOwned::to_owned);
+            let since = Instant::now();
+            let logged = loop {
+                match find() {
+                    Some(line) => break line,
+                    None if since.elapsed() > LIMIT => return answer,
+                    None => tokio::time::sleep(Duration::from_millis(50)).await,
+                }
+            };
+            if !logged.contains("than searches have been prepared for yet") {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
     /// Whether to call once more, after a pause.
     async fn goes_on(&self) -> bool {
         tokio::time::sleep(self.pause).await;
@@ -58,7 +87,7 @@ impl Caller {
     async fn call(self, path: &'static str) -> u64 {
         let mut calls = 0;
         while self.goes_on().await {
-            let answer = self.client.get(path).send().await;
+            let answer = self.ask(|client| client.get(path)).await;
             assert_eq!(answer.status, 200, "{path}: {answer:?}");
             calls += 1;
         }
@@ -69,7 +98,7 @@ impl Caller {
         let mut calls = 0;
         while self.goes_on().await {
             let body = json!({ "search": "änswer 7" });
-            let answer = self.client.post("/api/v1/submission").json(&body).send().await;
+            let answer = self.ask(|client| client.post("/api/v1/submission").json(&body)).await;
             assert_eq!(answer.status, 200, "{answer:?}");
             assert_ne!(answer.json()["data"], json!([]), "a keyword finds nothing");
             calls += 1;
@@ -81,7 +110,7 @@ impl Caller {
     async fn export(self) -> u64 {
         let mut calls = 0;
         while self.goes_on().await {
-            let answer = self.client.get("/api/v1/submission/export?format=ndjson").send().await;
+            let answer = self.ask(|client| client.get("/api/v1/submission/export?format=ndjson")).await;
             assert_eq!(answer.status, 200, "{answer:?}");
             let text = String::from_utf8(answer.body.to_vec()).expect("text");
             let rows = text.lines().count() - 1;
@@ -113,7 +142,8 @@ impl Caller {
         let (mut cursor, mut calls) = (None::<String>, 0);
         while self.goes_on().await {
             let from = cursor.as_ref().map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();
-            let answer = self.client.get(&format!("/api/v1/submission/changes?wait=2{from}")).send().await;
+            let path = format!("/api/v1/submission/changes?wait=2{from}");
+            let answer = self.ask(|client| client.get(&path)).await;
             assert_eq!(answer.status, 200, "{answer:?}");
             let page = answer.json();
             for change in page["data"].as_array().expect("changes") {
@@ -153,8 +183,10 @@ impl Load {
         let groups = Arc::<Mutex<BTreeMap<String, BTreeSet<String>>>>::default();
         let mut tasks = Vec::new();
         for (at, node) in nodes.iter().enumerate() {
-            let caller =
-                || Caller { client: client(node, &account.slug, &account.token), ended: Arc::clone(&ended), pause };
+            let caller = || {
+                let client = client(node, &account.slug, &account.token);
+                Caller { client, log: node.growing_log(), ended: Arc::clone(&ended), pause }
+            };
             tasks.push(tokio::spawn(caller().call("/api/v1/me")));
             let syncing = Caller { pause: pause * SYNCS, ..caller() };
             tasks.push(tokio::spawn(syncing.sync(format!("Staff {at}"), Arc::clone(&groups))));
@@ -169,7 +201,7 @@ impl Load {
         }
         if calls == Calls::All {
             let client = client(&nodes[0], &account.slug, &account.token);
-            let caller = Caller { client, ended: Arc::clone(&ended), pause };
+            let caller = Caller { client, log: nodes[0].growing_log(), ended: Arc::clone(&ended), pause };
             tasks.push(tokio::spawn(caller.hand_out(Arc::clone(&account.scene), account.slug.clone())));
         }
         Self { ended, tasks, seen, groups }

@@ -326,6 +326,11 @@ impl Node {
         self.collected()
     }
 
+    /// The log as it grows, for tasks beside the test.
+    pub(crate) fn growing_log(&self) -> Arc<Mutex<String>> {
+        Arc::clone(&self.log)
+    }
+
     /// What has arrived of the log.
     fn collected(&mut self) -> String {
         if self.child.exited().is_some()
