@@ -153,7 +153,7 @@ pub(in crate::store) async fn keep_run(
     }
     let removing_since = if detached.is_empty() { None } else { current_began(transaction, group.id).await? };
     let sql = sql!(
-        "SELECT s.id, s.attached, s.detached FROM group_syncs s
+        "SELECT s.id, s.detached_count FROM group_syncs s
          WHERE s.id = (SELECT max(n.id) FROM group_syncs n WHERE n.group_id = {group})
            AND s.token_id = {token} AND s.changed_at > {clock - pause} AND s.at >= {began}
            AND s.attached_count + s.detached_count < {most}",
@@ -173,8 +173,26 @@ pub(in crate::store) async fn keep_run(
         transaction.execute(sql).await?;
         return Ok(());
     };
+    let (id, gone): (i64, i64) = (row.get(0)?, row.get(1)?);
+    if gone == 0 && detached.is_empty() && !attached.is_empty() {
+        // A directory that fills a large group: nobody of a growing list is looked at again.
+        let sql = sql!(
+            "UPDATE group_syncs SET changed_at = {clock}, group_name = {name}, attached_count = attached_count + {count},
+               attached = CASE attached_count WHEN 0 THEN {all}
+                 ELSE substr(attached, 1, length(attached) - 1) || ',' || substr({all}, 2) END
+             WHERE id = {id}",
+            name = group.name,
+            count = count(attached),
+            all = as_json(attached),
+            id,
+        );
+        transaction.execute(sql).await?;
+        return Ok(());
+    }
+    let sql = sql!("SELECT attached, detached FROM group_syncs WHERE id = {id}", id);
+    let row = transaction.connection().fetch_one(sql).await?;
     let [mut come, mut gone] =
-        [parse_ids(&row.get::<String>(1)?)?, parse_ids(&row.get::<String>(2)?)?].map(BTreeSet::from_iter);
+        [parse_ids(&row.get::<String>(0)?)?, parse_ids(&row.get::<String>(1)?)?].map(BTreeSet::from_iter);
     // A user who came and went is as before.
     let is_new = |user: &&i64| !gone.remove(*user);
     come.extend(attached.iter().filter(is_new).collect::<Vec<_>>());
@@ -189,7 +207,7 @@ pub(in crate::store) async fn keep_run(
         detached = as_json(&gone),
         attached_count = count(&come),
         detached_count = count(&gone),
-        id = row.get::<i64>(0)?,
+        id,
     );
     transaction.execute(sql).await?;
     Ok(())
