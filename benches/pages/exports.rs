@@ -160,7 +160,8 @@ impl World {
     async fn follow(&self) -> (f64, f64) {
         let (mut cursor, mut bytes, mut requests) = (String::new(), 0, 0);
         loop {
-            let path = format!("/api/v1/submission/changes?limit={PAGE_OF_FEED}&cursor={cursor}");
+            let from = if cursor.is_empty() { String::new() } else { format!("&cursor={cursor}") };
+            let path = format!("/api/v1/submission/changes?limit={PAGE_OF_FEED}{from}");
             let answer = self.client.get(&path).send().await;
             assert_eq!(answer.status, 200, "{answer:?}");
             (bytes, requests) = (bytes + answer.body.len(), requests + 1);
