@@ -6,8 +6,8 @@
 //! (`switching`). [`crate::store::Moving`] has what happens in the two databases.
 //!
 //! **The account is in one place at any moment.** The commit with which the old database begins to refuse writes decides: before
-//! it, the new database is a copy that nobody uses; after it, the registry is made to say so, whatever happens. A node that
-//! takes a move over asks the old database first.
+//! it, the new database is an unused copy; after it, the node updates the registry and retries until that succeeds. A node that
+//! takes over a move reads the old database first.
 
 mod beginning;
 mod carrying;

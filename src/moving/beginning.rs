@@ -28,7 +28,7 @@ pub enum BeginRefused {
     /// There is no such tenant in the registry.
     #[error("there is no tenant `{0}` in the registry")]
     UnknownTenant(String),
-    /// It is one of a file.
+    /// A configuration file has the tenant.
     #[error("{0}; `formgate tenant adopt` moves it from the file to the registry first")]
     OfFile(String),
     /// The database can't be that of the tenant.
@@ -43,7 +43,7 @@ pub enum BeginRefused {
     /// The account's database can't be used.
     #[error("the account's database can't be used: {0}")]
     Source(String),
-    /// The registry does not take it.
+    /// The registry refused the move.
     #[error(transparent)]
     Move(#[from] MoveRefused),
 }

@@ -1,7 +1,7 @@
 //! Carries one move out, from wherever it is.
 //!
-//! Each step can be repeated: a node that takes the move over begins with the first one again, which finds what is done. An
-//! error that may pass is noted in the registry, as the reason for which the move waits.
+//! Each step is idempotent: a node that takes over a move starts with the first step, which skips finished work. A transient
+//! error is recorded in the registry as the reason why the move waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,33 +17,33 @@ use crate::registry::FollowError;
 use crate::store::registry::{MoveRecord, MoveState};
 use crate::store::{CaughtUp, DatabaseLocation, MoveError, MoveMark, Moving, with_causes};
 
-/// How often the lease is kept, and how long it may be in doubt. It lasts for five seconds.
+/// The interval between renewals of the lease, and how long renewals may fail. The lease lasts for five seconds.
 ///
-/// Larger: a node that lost it goes on for longer, in vain. Smaller: more statements.
+/// Larger: a node that lost the lease works in vain for longer. Smaller: more statements.
 const BEAT: Duration = Duration::from_millis(700);
 const DOUBT: Duration = Duration::from_secs(4);
 
-/// How long a step that failed is left alone, and one that another program was in the way of.
+/// The pause after a failed step, and after one that another program blocked.
 ///
-/// Larger: a move takes longer than it has to. Smaller: a database that does not work is asked more often.
+/// Larger: a move takes longer than it has to. Smaller: an unavailable database gets more queries.
 const PAUSE: Duration = Duration::from_secs(1);
 const SHORT_PAUSE: Duration = Duration::from_millis(100);
 
-/// After how many errors of the databases another move has its turn.
+/// The number of database errors after which another move gets its turn.
 ///
 /// Larger: databases that do not answer keep other accounts waiting for longer. Smaller: more leases.
 const MOST_WAITS: u32 = 20;
 
-/// How often it is tried to remove what a move needed.
+/// The number of attempts to remove the tables and triggers of a move.
 ///
 /// Larger: a source that is gone keeps the account from being moved again for longer. Smaller: tables and triggers may stay,
 /// which cost its writers a little.
 const CLEANINGS: u32 = 30;
 
-/// Why this node no longer carries a move out.
+/// Why this node stopped carrying out a move.
 #[derive(Debug)]
 pub(super) enum Stopped {
-    /// Another node does, or nobody.
+    /// The lease is lost: another node has it, or none.
     Lost,
     /// It was cancelled, or has failed.
     GivenUp,
@@ -160,7 +160,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Whether the account has left the old database. Nothing is decided before that can be read.
+    /// Whether the account has left the old database. Retries until that can be read.
     pub(super) async fn has_left(&self, moving: &Moving) -> Result<bool, Stopped> {
         loop {
             match moving.has_left().await {
@@ -259,7 +259,7 @@ impl Carrier {
         self.all.following.look_soon();
     }
 
-    /// Notes how far the move is, and what it waits for.
+    /// Records the state of the move, and what it waits for.
     pub(super) async fn note(&self, state: MoveState, reason: Option<&str>) -> Result<(), Stopped> {
         let MoveRecord { id, fence, .. } = self.record;
         loop {
@@ -287,7 +287,7 @@ impl Carrier {
         }
     }
 
-    /// Waits after an error that may pass, or gives up.
+    /// Waits after a transient error, or gives up.
     pub(super) async fn wait_for(&self, state: MoveState, error: &MoveError) -> Result<(), Stopped> {
         let cause = with_causes(error);
         match error {
@@ -318,7 +318,7 @@ impl Carrier {
         }
     }
 
-    /// Notes that the move can't succeed.
+    /// Records that the move can't succeed.
     pub(super) async fn fail(&self, reason: &str) -> Stopped {
         tracing::error!(tenant = self.record.slug, reason, "an account can't be moved");
         match self.note(MoveState::Failed, Some(reason)).await {

@@ -1,7 +1,7 @@
 //! The moment in which an account changes its database.
 //!
-//! At most two seconds, in which its requests wait on every node: if the nodes do not all have them wait soon, or the old
-//! database can't be locked, or too much was written, the requests go on, and all is tried again a little later.
+//! The account's requests wait on every node for at most two seconds. If a node does not confirm the hold in time, the old
+//! database can't be locked, or too much was written, the requests go on and the switch is retried later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +24,12 @@ use crate::store::{Actor, Approached, AuditEntry, AuditSource, Locked, MoveError
 /// Larger: requests wait for longer. Smaller: a slow database is never left.
 const HOLD_LIMIT: Duration = Duration::from_millis(1_300);
 
-/// How long the nodes have for that. Then the databases need the rest.
+/// How long the nodes have to confirm the hold. The rest of the time is for the databases.
 ///
 /// Larger: less is left for the databases. Smaller: a move is put off while a node is slow.
 const NODES_LIMIT: Duration = Duration::from_millis(800);
 
-/// How often it is looked which nodes have requests wait.
+/// The interval at which confirmations of the nodes are polled.
 ///
 /// Larger: requests wait for longer. Smaller: more statements.
 const NODES_INTERVAL: Duration = Duration::from_millis(10);
@@ -53,9 +53,9 @@ pub(super) struct Held<'m> {
     _permit: SemaphorePermit<'m>,
 }
 
-/// Why a try failed.
+/// Why an attempt failed.
 enum PutOff {
-    /// For a reason that passes.
+    /// For a transient reason.
     Later(String),
     /// The move can't go on here.
     Stopped(Stopped),
@@ -185,7 +185,7 @@ impl Carrier {
         AuditEntry { action: "tenant.moved", subject: format!("tenant {}", self.record.slug), details }
     }
 
-    /// Has the registry say where the account is, whatever happens. Returns the tenant as it is now, and whether it has
+    /// Updates the account's database in the registry, and retries until that succeeds. Returns the tenant as it is now, and whether it has
     /// subscriptions.
     pub(super) async fn publish(&self, moving: &Moving) -> Option<(Arc<TenantConfig>, bool)> {
         loop {
@@ -234,7 +234,7 @@ impl Carrier {
         Ok(Some((tenant.config, is_subscribed)))
     }
 
-    /// Notes that the account has moved, and how long its requests waited.
+    /// Records that the account has moved, and how long its requests waited.
     pub(super) async fn note_end(&self, held: Option<Held<'_>>) {
         let MoveRecord { id, fence, slug, to, .. } = &self.record;
         let held = held.map(|held| held.began.elapsed());

@@ -1,4 +1,4 @@
-//! The background task that carries moves out: it takes those that no node has, each in a task of its own.
+//! The background task that carries out moves: it leases moves that no node has, and spawns a task for each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::metrics::RegistryMetrics;
 use crate::registry::{FollowError, Following};
 use crate::store::with_causes;
 
-/// How often it is looked for moves.
+/// The interval at which the registry is polled for moves.
 ///
 /// Larger: a move begins later. Smaller: more statements without one.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Larger: more connections, of which each move has two to either database. Smaller: moves take longer together.
 const AT_ONCE: usize = 8;
 
-/// How many of these accounts have their requests wait at the same time.
+/// How many of these accounts are held at the same time.
 ///
 /// Larger: they wait for longer, since the moves share the processor. Smaller: moves take longer together.
 const HELD_AT_ONCE: usize = 1;
