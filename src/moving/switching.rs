@@ -185,8 +185,8 @@ impl Carrier {
         AuditEntry { action: "tenant.moved", subject: format!("tenant {}", self.record.slug), details }
     }
 
-    /// Updates the account's database in the registry, and retries until that succeeds. Returns the tenant as it is now, and whether it has
-    /// subscriptions.
+    /// Updates the account's database in the registry, and retries until that succeeds. Returns the changed tenant, and whether
+    /// it has subscriptions.
     pub(super) async fn publish(&self, moving: &Moving) -> Option<(Arc<TenantConfig>, bool)> {
         loop {
             match self.try_to_publish(moving).await {

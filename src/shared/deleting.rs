@@ -8,7 +8,7 @@ use super::client::{RedisClient, cause_of};
 
 /// How many keys are deleted in one command.
 ///
-/// Larger: Redis answers nobody else for longer. Smaller: more commands.
+/// Larger: one command blocks Redis for longer. Smaller: more commands.
 const AT_ONCE: usize = 500;
 
 /// How long all of it may take.

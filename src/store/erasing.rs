@@ -277,7 +277,7 @@ struct OtherObject {
     needs: Option<String>,
 }
 
-/// What is in a SQLite file beside our tables and what belongs to them.
+/// Lists the objects of a SQLite file that are neither formgate's tables nor part of them.
 async fn others(reader: &mut PooledConnection) -> Result<Vec<OtherObject>, NotErasable> {
     let ours: BTreeSet<&str> = schema::tables(Dialect::Sqlite).collect();
     let sql = sql!("{lite: SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema ORDER BY name}");

@@ -1,4 +1,4 @@
-//! Erases what formgate itself holds about an e-mail address, and leaves the tables that forms products write alone.
+//! Erases what formgate itself holds about an e-mail address. Does not change the tables that the forms product writes.
 //!
 //! An address is looked for in every column in which a person or a program may have left it: as a whole, or within a text. Then
 //! rows that are about the person alone are deleted, and within other texts the address is replaced. Rows of the audit log stay:

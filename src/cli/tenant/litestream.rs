@@ -103,7 +103,7 @@ impl Replica {
         output_of(&mut litestream)
     }
 
-    /// The new file belongs to whom the file belongs, and nobody else reads it.
+    /// Gives the new file the owner and the mode of the account's file.
     fn give_to_owner(&self, new: &Path) -> Result<()> {
         let before = fs::metadata(&self.file).with_context(|| format!("can't look at {}", self.file.display()))?;
         fs::set_permissions(new, before.permissions())?;

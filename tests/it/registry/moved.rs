@@ -22,7 +22,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(40);
 /// How many submissions an account has before it moves.
 pub(super) const FIRST: i64 = 300;
 
-/// The submission whose answer changes, with one of so many that are inserted: an export waits for one that changes all the time.
+/// The submission whose answer changes, once for every few inserts: an export waits for a submission that changes all the time.
 pub(super) const CHANGING: i64 = 2;
 const CHANGES: i64 = 10;
 
