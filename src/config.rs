@@ -26,6 +26,7 @@ mod databases;
 mod declaration;
 mod domains;
 mod drill;
+mod examination;
 mod folders;
 mod gateway;
 mod hsts;
@@ -69,18 +70,17 @@ use self::context::LoadContext;
 use self::declaration::Shown;
 pub use self::domains::DomainsConfig;
 pub use self::drill::Mode;
-use self::gateway::GatewayTable;
+use self::examination::CertificateChecks;
+pub use self::examination::Examination;
 pub use self::include::Sources;
 pub use self::limits::{ConnectionLimits, Limits, RequestLimits};
 pub use self::listen::{ListenConfig, ListenProtocol};
 pub use self::oidc::OidcConfig;
 pub use self::operator::{OperatorAddress, OperatorConfig};
-use self::places::Places;
 pub use self::problem::{Problem, Problems, TenantOrigin};
 pub use self::redis::{OnRedisFailure, RedisConfig, RedisTarget};
 pub use self::registered::RegisteredTenant;
 pub use self::registry::RegistryConfig;
-use self::source::SourceSpan;
 pub use self::tenant_variables::TenantVariables;
 pub use self::watched::WatchedFolders;
 pub use self::webhooks::WebhookConfig;
@@ -169,90 +169,6 @@ impl<'s> ServedConfig<'s> {
         tenant: &'s (dyn Fn(&str) -> Option<Arc<TenantConfig>> + Sync),
     ) -> Self {
         Self { gateway, tenant }
-    }
-}
-
-/// Whether to read and check certificates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CertificateChecks {
-    Run,
-    Skip,
-}
-
-/// The result of checking a configuration, also a faulty one.
-#[derive(Debug)]
-pub struct Examination {
-    /// The `[gateway]` table, if it has no fault.
-    pub gateway: Option<GatewayConfig>,
-    /// The tenants whose tables have no fault; all tenants if there is no problem. A tenant that is already served and
-    /// did not change is the same `Arc`.
-    pub tenants: Vec<Arc<TenantConfig>>,
-    /// Every fault.
-    pub problems: Vec<Problem>,
-    /// Warnings, in file order.
-    pub warnings: Vec<Problem>,
-    /// The folders to watch for a corrected file.
-    pub folders: WatchedFolders,
-    /// The files that were read, to detect later whether they changed.
-    pub sources: Sources,
-    redis: Option<SourceSpan>,
-    registry: Option<SourceSpan>,
-    places: Places,
-    read_at: SystemTime,
-}
-
-impl Examination {
-    fn read(path: &Path, context: &LoadContext<'_>, certificates: CertificateChecks) -> Self {
-        let read_at = SystemTime::now();
-        let files = include::read(path, context);
-        unique::check(&files.tenants, context);
-        if certificates == CertificateChecks::Run {
-            coverage::check(files.gateway.as_ref(), &files.tenants, context);
-        }
-        if let Some(registry) = files.gateway.as_ref().and_then(GatewayTable::registry_config) {
-            unique::check_own(registry, &files.tenants, context);
-        }
-        let redis = files.gateway.as_ref().and_then(|gateway| gateway.redis.clone());
-        let registry = files.gateway.as_ref().and_then(|gateway| gateway.registry.clone());
-        let (gateway, places) = files.gateway.map(|gateway| (gateway.config, gateway.places)).unwrap_or_default();
-        let mut tenants = Vec::with_capacity(files.tenants.len());
-        tenants.extend(files.tenants.into_iter().filter_map(|tenant| tenant.config));
-        let folders = WatchedFolders::of(files.folders, gateway.as_ref(), &tenants);
-        let (sources, mut warnings) = (files.sources, files.warnings);
-        let (further, problems) = context.take_problems().into_iter().partition(Problem::is_warning);
-        warnings.extend::<Vec<_>>(further);
-        Self { gateway, tenants, problems, warnings, folders, sources, redis, registry, places, read_at }
-    }
-
-    /// A fault of the configured Redis. The report points at the key and does not show its value.
-    #[must_use]
-    pub fn redis_problem(&self, title: impl Into<String>) -> Option<Problem> {
-        self.redis.as_ref().map(|span| Problem::at(span, title))
-    }
-
-    /// What would keep a node from using the addresses and folders that the configuration names, and warnings about them.
-    /// Looks at the system.
-    #[must_use]
-    pub fn place_problems(&self) -> Vec<Problem> {
-        self.places.problems()
-    }
-
-    /// A fault of the registry. The report points at the key and does not show its value.
-    #[must_use]
-    pub fn registry_problem(&self, title: impl Into<String>) -> Option<Problem> {
-        self.registry.as_ref().map(|span| Problem::at(span, title))
-    }
-
-    /// Returns the configuration if it has no fault.
-    ///
-    /// # Errors
-    /// Every fault, in file order.
-    pub fn into_config(self) -> Result<Config, Problems> {
-        let Self { gateway, tenants, problems, warnings, folders, sources, read_at, .. } = self;
-        Problems::none_of(problems)?;
-        let gateway = gateway.expect("without a fault, the gateway's table is whole");
-        let warnings = warnings.iter().map(ToString::to_string).collect();
-        Ok(Config { gateway, tenants, folders, sources, read_at, warnings })
     }
 }
 
