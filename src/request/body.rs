@@ -64,22 +64,13 @@ pub(super) fn declared_length(headers: &HeaderMap) -> Option<usize> {
 }
 
 async fn collect(
-    mut body: impl Body<Data = Bytes, Error = hyper::Error> + Unpin,
+    body: impl Body<Data = Bytes, Error = hyper::Error> + Unpin,
     mut buffer: BodyBuffer<'_>,
     limit: usize,
     limits: &RequestLimits,
 ) -> Result<ReceivedBody, Refusal> {
-    let began = Instant::now();
-    let (mut received, mut work) = (0, 0);
-    loop {
-        let due = began + time_for(received, limits);
-        let Some(frame) = timeout_at(due, body.frame()).await.map_err(|_| Refusal::BodyTooSlow)? else { break };
-        // Trailers are ignored.
-        let Ok(data) = frame.map_err(Refusal::BodyBroken)?.into_data() else { continue };
-        received += data.len();
-        if received > limit {
-            return Err(Refusal::BodyTooLarge);
-        }
+    let (mut body, mut work) = (BoundedBody::begin(body, limit, limits), 0);
+    while let Some(data) = body.next().await? {
         for piece in data.chunks(PIECE) {
             work += buffer.push(piece)?;
             if work > YIELD_AFTER {
@@ -89,11 +80,43 @@ async fn collect(
         }
     }
     // A client that declares gzip and sends nothing sends an empty body.
-    if received == 0 { Ok(ReceivedBody::default()) } else { buffer.end() }
+    if body.is_empty() { Ok(ReceivedBody::default()) } else { buffer.end() }
+}
+
+/// A body of a limited number of bytes, before decoding, that arrives in bounded time and at a minimum rate.
+pub(super) struct BoundedBody<'l, B> {
+    body: B,
+    began: Instant,
+    received: usize,
+    limit: usize,
+    limits: &'l RequestLimits,
+}
+
+impl<'l, B: Body<Data = Bytes, Error = hyper::Error> + Unpin> BoundedBody<'l, B> {
+    pub(super) fn begin(body: B, limit: usize, limits: &'l RequestLimits) -> Self {
+        Self { body, began: Instant::now(), received: 0, limit, limits }
+    }
+
+    /// The next bytes, unless it is over. Trailers are ignored.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+        loop {
+            let due = self.began + time_for(self.received, self.limits);
+            let frame = timeout_at(due, self.body.frame()).await.map_err(|_| Refusal::BodyTooSlow)?;
+            let Some(frame) = frame else { return Ok(None) };
+            let Ok(data) = frame.map_err(Refusal::BodyBroken)?.into_data() else { continue };
+            self.received += data.len();
+            return if self.received > self.limit { Err(Refusal::BodyTooLarge) } else { Ok(Some(data)) };
+        }
+    }
+
+    /// Whether nothing has arrived.
+    pub(super) fn is_empty(&self) -> bool {
+        self.received == 0
+    }
 }
 
 /// The time allowed for a body after `bytes` arrived: the grace period, and their time at the minimum rate.
-pub(super) fn time_for(bytes: usize, limits: &RequestLimits) -> Duration {
+fn time_for(bytes: usize, limits: &RequestLimits) -> Duration {
     let earned = Duration::from_secs_f64(bytes as f64 / f64::from(limits.body_rate));
     limits.body.min(limits.body_grace + earned)
 }

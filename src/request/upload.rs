@@ -9,11 +9,9 @@ use std::io::{self, BufWriter, Write};
 use bytes::Bytes;
 use flate2::write::MultiGzDecoder;
 use http::HeaderMap;
-use http_body_util::BodyExt;
 use hyper::body::Body;
-use tokio::time::{Instant, timeout_at};
 
-use super::body::{declared_length, time_for};
+use super::body::{BoundedBody, declared_length};
 use super::body_buffer::not_gzip;
 use super::coding::{Coding, DeclaredFormat};
 use crate::config::RequestLimits;
@@ -45,7 +43,7 @@ impl From<Refusal> for UploadError {
 /// [`UploadError`]. Then the file has a part of the body.
 pub(crate) async fn receive_file(
     headers: &HeaderMap,
-    mut body: impl Body<Data = Bytes, Error = hyper::Error> + Unpin,
+    body: impl Body<Data = Bytes, Error = hyper::Error> + Unpin,
     file: File,
     limit: usize,
     limits: &RequestLimits,
@@ -57,20 +55,12 @@ pub(crate) async fn receive_file(
     }
     let output = BoundedFile { file: BufWriter::with_capacity(BUFFER, file), left: limit, failure: None };
     let mut decoder = Decoder::new(coding, output);
-    let (began, mut received) = (Instant::now(), 0);
-    loop {
-        let due = began + time_for(received, limits);
-        let Some(frame) = timeout_at(due, body.frame()).await.map_err(|_| Refusal::BodyTooSlow)? else { break };
-        // Trailers are ignored.
-        let Ok(data) = frame.map_err(Refusal::BodyBroken)?.into_data() else { continue };
-        received += data.len();
-        if received > limit {
-            return Err(Refusal::BodyTooLarge.into());
-        }
+    let mut body = BoundedBody::begin(body, limit, limits);
+    while let Some(data) = body.next().await? {
         tokio::task::block_in_place(|| decoder.push(&data))?;
     }
     // A client that declares gzip and sends nothing sends an empty body.
-    if received == 0 {
+    if body.is_empty() {
         return Ok(());
     }
     tokio::task::block_in_place(|| decoder.end())
