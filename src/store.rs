@@ -96,7 +96,10 @@ pub use groups::{
     WrittenGroup,
 };
 pub use identity::{DatabaseIdentity, PhysicalId};
-pub use moving::{Approached, Arrived, CaughtUp, Locked, MoveError, MoveMark, Moving, TargetState, look_at_target};
+pub use moving::{
+    Approached, Arrived, CaughtUp, Locked, MoveError, MoveMark, Moving, NotThere, TargetState, find_not_there,
+    look_at_target,
+};
 pub use person::{ErasedPerson, erase_person};
 use reach::Caller;
 pub use reach::FormReach;

@@ -81,10 +81,7 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
                 Err(OperatorRefusal::Faults(faulty)) => {
                     faulty.into_iter().for_each(|(key, texts)| texts.into_iter().for_each(|text| fault(&key, text)));
                 }
-                Err(OperatorRefusal::Conflict { key, message }) => {
-                    return Err(OperatorRefusal::Conflict { key: format!("operations.{at}.{key}"), message });
-                }
-                Err(other) => return Err(other),
+                Err(other) => return Err(other.below(&format!("operations.{at}"))),
             },
         }
     }
@@ -98,30 +95,22 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
             wanted.push(&checked.tenant);
         }
     }
-    check_files(call, &wanted, &removed).map_err(|(at, refusal)| match refusal {
-        OperatorRefusal::Conflict { key, message } => {
-            OperatorRefusal::Conflict { key: format!("operations.{}.{key}", configs[at].0), message }
-        }
-        other => other,
-    })?;
+    check_files(call, &wanted, &removed)
+        .map_err(|(at, refusal)| refusal.below(&format!("operations.{}", configs[at].0)))?;
     if migrate {
         let _share = call.begin_to_use_database().await?;
         for (at, config) in &configs {
-            make_tables(call, config).await.map_err(|refusal| match refusal {
-                OperatorRefusal::Faults(faults) => OperatorRefusal::Faults(
-                    faults.into_iter().map(|(key, texts)| (format!("operations.{at}.{key}"), texts)).collect(),
-                ),
-                other => other,
-            })?;
+            make_tables(call, config).await.map_err(|refusal| refusal.below(&format!("operations.{at}")))?;
         }
     }
     let registry = call.api.registry().await?;
     let mut writes = Vec::with_capacity(changes.len());
-    for change in changes {
+    for (at, change) in changes.into_iter().enumerate() {
         writes.push(match change {
             Operated::Put(mut checked) => {
-                checked.identify(registry, migrate).await?;
-                check_database(call, &checked)?;
+                let identified = checked.identify(registry, migrate).await;
+                let checking = identified.and_then(|()| check_database(call, &checked));
+                checking.map_err(|refused| OperatorRefusal::from(refused).below(&format!("operations.{at}")))?;
                 checked.write(None)
             }
             Operated::Remove(slug) => RegistryWrite { slug, change: RegistryChange::Remove, expected: None },

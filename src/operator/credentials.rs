@@ -305,6 +305,15 @@ pub(super) async fn why_not_served(call: &Call<'_>, tenant: &TenantConfig) -> Op
     claimed.err().map(|error| words(tenant, &error))
 }
 
+/// Keeps a tenant that is served from its database from moving, while it is replaced with the same one. Waits while a move
+/// holds the account: if it has moved then, the database is refused as one that it has left.
+pub(super) async fn use_served(call: &Call<'_>, tenant: &TenantConfig) -> Option<DirectUse> {
+    let directory = call.api.directory.load_full();
+    let is_same = directory.config(&tenant.slug).is_some_and(|served| served.database == tenant.database);
+    let served = directory.tenant(&tenant.slug).filter(|_| is_same)?;
+    Some(served.database.use_directly().await.1)
+}
+
 /// Whether this node has the database of a tenant open.
 pub(super) fn is_served(call: &Call<'_>, tenant: &TenantConfig) -> bool {
     let directory = call.api.directory.load_full();

@@ -133,6 +133,16 @@ impl OperatorRefusal {
         Self::Conflict { key: "slug".to_owned(), message }
     }
 
+    /// The same with the faulty keys below another one.
+    pub(super) fn below(self, prefix: &str) -> Self {
+        let below = |key: String| if key.is_empty() { prefix.to_owned() } else { format!("{prefix}.{key}") };
+        match self {
+            Self::Faults(faults) => Self::Faults(faults.into_iter().map(|(key, texts)| (below(key), texts)).collect()),
+            Self::Conflict { key, message } => Self::Conflict { key: below(key), message },
+            other => other,
+        }
+    }
+
     /// Says that the change itself is written.
     pub(super) fn after_write(self) -> Self {
         Self::AfterWrite(Box::new(self))

@@ -12,7 +12,9 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::Call;
-use super::credentials::{NewLink, administration_url, is_served, new_link, new_token, open_to_add, why_not_served};
+use super::credentials::{
+    NewLink, administration_url, is_served, new_link, new_token, open_to_add, use_served, why_not_served,
+};
 use super::erasing::erase;
 use super::nodes::{add_this_node, await_nodes, wait_for};
 use super::refusal::OperatorRefusal;
@@ -90,6 +92,10 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let credentials = Credentials { token: query.text("token"), link };
     let uses_database = migrate || credentials.token.is_some() || credentials.link.is_some();
     let share = if uses_database { Some(call.begin_to_use_database().await?) } else { None };
+    let using = if uses_database { use_served(call, &checked.tenant.config).await } else { None };
+    if uses_database {
+        checked.require_there(registry).await?;
+    }
     if migrate {
         // Before anything is created for it.
         let free = checked.check_free(registry).await;
@@ -99,16 +105,19 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let config = Arc::clone(&checked.tenant.config);
     // Before the row is written: nothing is added if it can't be used.
     let database = if uses_database { Some(open_to_add(&config).await?) } else { None };
-    match &database {
-        Some(database) => checked.identify_by(database),
+    let identified = match &database {
+        Some(database) => {
+            checked.identify_by(database);
+            Ok(())
+        }
         None => {
             // One that waits hears now that another tenant has the database. One that can't be opened may be there later.
             let opens = wait.is_some() && !is_served(call, &config);
             let share = if opens { call.api.waits.begin(&call.caller.name) } else { None };
-            checked.identify(registry, share.is_some()).await?;
+            checked.identify(registry, share.is_some()).await
         }
-    }
-    let written = match check_database(call, &checked) {
+    };
+    let written = match identified.and_then(|()| check_database(call, &checked)) {
         Ok(()) => {
             let written = registry.write(&[checked.write(expected)], Timestamp::now(), &call.caller.name).await;
             written.map_err(|refused| OperatorRefusal::of_write(refused, &[(String::new(), &config)]))
@@ -137,7 +146,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let given = create_credentials(call, &config, database.as_ref(), &credentials).await;
     let is_opened = database.is_some();
     close(database).await;
-    drop(share);
+    drop((share, using));
     let given = given.map_err(OperatorRefusal::after_write)?;
     let served = await_served(call, &config, revision, is_opened, wait).await;
     let (row, behind) = served.map_err(OperatorRefusal::after_write)?;

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::timeout;
+
 use crate::config::{GatewayConfig, Problems, RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::host::HostName;
 use crate::regular_file;
 use crate::store::registry::{Claims, RegistryChange, RegistryWrite, WriteRefused};
-use crate::store::{FileId, PhysicalId, Registry, Store, StoreError};
+use crate::store::{self, FileId, NotThere, PhysicalId, Registry, Store};
 
 use super::claimed::{Conflict, FileTenants};
 
@@ -51,7 +53,7 @@ pub struct Checked {
 #[derive(Debug, thiserror::Error)]
 pub enum EditRefused {
     /// The text has faults.
-    #[error("the tenant has faults")]
+    #[error("the tenant has faults: {}", problems.titles())]
     Faults {
         /// The faults.
         problems: Problems,
@@ -221,16 +223,42 @@ impl Checked {
     /// domains only with the same database. What can't be read counts as another one.
     ///
     /// # Errors
-    /// [`StoreError`] of the registry.
-    pub async fn identify(&mut self, registry: &Registry, opens: bool) -> Result<(), StoreError> {
+    /// Those of [`Self::require_there`].
+    pub async fn identify(&mut self, registry: &Registry, opens: bool) -> Result<(), EditRefused> {
         let RegisteredTenant { config, database } = &self.tenant;
-        if (opens || registry.was_elsewhere(&config.slug, database).await?)
-            && let Ok(store) = Store::open_within(&config.database, 1, IDENTIFY_LIMIT).await
-        {
+        let opens = opens || registry.was_elsewhere(&config.slug, database).await.map_err(WriteRefused::Store)?;
+        if !opens {
+            return Ok(());
+        }
+        self.require_there(registry).await?;
+        let config = Arc::clone(&self.tenant.config);
+        if let Ok(store) = Store::open_within(&config.database, 1, IDENTIFY_LIMIT).await {
             self.identify_by(&store);
             store.close().await;
         }
         Ok(())
+    }
+
+    /// Fails if an account has left the database by a move, or has not arrived there yet. What can't be read may be there later.
+    ///
+    /// # Errors
+    /// [`EditRefused::Unfit`]; [`WriteRefused::Store`] of the registry.
+    pub async fn require_there(&self, registry: &Registry) -> Result<(), EditRefused> {
+        let RegisteredTenant { config, database } = &self.tenant;
+        let found = timeout(IDENTIFY_LIMIT, store::find_not_there(&config.database)).await;
+        let message = match found.ok().and_then(Result::ok).flatten() {
+            None => None,
+            Some(NotThere::Left(place)) => {
+                let back = format!("`formgate tenant move {}` brings it back", config.slug);
+                Some(format!("an account has left this database for {place}, and it can only be read: {back}"))
+            }
+            // Once the account has arrived there, the mark stays for a while.
+            Some(NotThere::Unfinished) => {
+                let is_there = registry.is_at(&config.slug, database).await.map_err(WriteRefused::Store)?;
+                (!is_there).then(|| "the database is the unfinished copy of a move".to_owned())
+            }
+        };
+        message.map_or(Ok(()), |message| Err(EditRefused::Unfit { key: "database", message }))
     }
 
     /// Takes the identity of the database from whoever has it open.

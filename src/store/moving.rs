@@ -11,7 +11,7 @@
 //!    target its triggers back and commits it.
 //!    [`Locked::commit`] has the source refuse writes: before that commit the account is in the source, from then on in the
 //!    target.
-//! 5. [`Moving::finish`] removes what the move needed; [`Moving::undo`] does so for one that is given up.
+//! 5. [`Moving::finish`] removes what the move needed; [`Moving::undo`] does so after a move was given up.
 //!
 //! To a database that was restored from a backup of the account nothing is copied: `returning`.
 //!
@@ -48,6 +48,7 @@ pub use self::error::MoveError;
 use self::error::busy;
 pub use self::locking::Approached;
 use self::mark::Role;
+pub use self::mark::{NotThere, find_not_there};
 pub use self::preparing::{TargetState, look_at_target};
 pub(super) use self::returning::forget_moves;
 use self::table::TABLES;
@@ -91,7 +92,7 @@ pub struct MoveMark {
 /// How far the target is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaughtUp {
-    /// Much was written meanwhile: again.
+    /// Much was written during the round: another one is needed.
     No,
     /// Little is left, and both sides were the same.
     Yes,
@@ -122,7 +123,7 @@ pub struct Moving {
     mark: MoveMark,
     /// The tables that are copied whole in the next round, since they differed.
     whole: BTreeSet<&'static str>,
-    /// What was applied to the target while the source was locked in vain.
+    /// Notes that a failed attempt applied to the target.
     redone: Vec<Note>,
     /// The target has its triggers and foreign keys.
     is_dressed: bool,
@@ -141,7 +142,7 @@ impl Locked {
     /// Has the source refuse writes: from now on, the account is in the target.
     ///
     /// # Errors
-    /// [`MoveError::Store`]. The commit may have been made nevertheless: see [`Moving::has_left`].
+    /// [`MoveError::Store`]. The commit may have succeeded even so: see [`Moving::has_left`].
     pub async fn commit(self) -> Result<(), MoveError> {
         Ok(self.0.commit().await.map_err(StoreError::from)?)
     }

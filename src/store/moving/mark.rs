@@ -6,7 +6,8 @@
 
 use super::table::bound;
 use super::{MoveError, MoveMark};
-use crate::store::engine::{PooledConnection, Transaction};
+use crate::store::StoreError;
+use crate::store::engine::{DatabaseLocation, PooledConnection, Transaction};
 use crate::store::statement::{Dialect, Sql};
 
 /// What a database is for a move.
@@ -38,6 +39,35 @@ impl Role {
     }
 }
 
+/// Why an account can't be served from a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotThere {
+    /// The account has left it for this place.
+    Left(String),
+    /// It is the target of a move: an unfinished copy, until the account arrives.
+    Unfinished,
+}
+
+/// What moves have made of a database, if an account can't be served from it. An unfinished copy may not be one that can be opened
+/// as a [`Store`](crate::store::Store).
+///
+/// # Errors
+/// [`StoreError::Unavailable`], [`StoreError::Statement`].
+pub async fn find_not_there(location: &DatabaseLocation) -> Result<Option<NotThere>, StoreError> {
+    if location.file().is_some_and(|file| !file.exists()) {
+        return Ok(None);
+    }
+    let database = location.connect_for_maintenance();
+    let found = async { Ok::<_, StoreError>(find(&mut database.reader().await?).await?) };
+    let found = found.await;
+    database.close().await;
+    Ok(found?.and_then(|found| match found.role {
+        Role::Source => None,
+        Role::Target => Some(NotThere::Unfinished),
+        Role::Left => Some(NotThere::Left(found.place)),
+    }))
+}
+
 /// The row.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
@@ -45,9 +75,11 @@ pub(super) struct Found {
     pub(super) role: Role,
     /// The identity of the account's database.
     pub(super) identity: String,
+    /// Where the account goes.
+    pub(super) place: String,
 }
 
-/// Creates the table, of which a database has one row.
+/// Create the table, which has one row.
 const CREATE: [&str; 2] = [
     "CREATE TABLE IF NOT EXISTS formgate_move (id bigint NOT NULL, fence bigint NOT NULL, role text NOT NULL, \
      identity text NOT NULL, place text NOT NULL, only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row))",
@@ -70,9 +102,12 @@ pub(super) async fn find(reader: &mut PooledConnection) -> Result<Option<Found>,
     if !has_table(reader, "formgate_move").await? {
         return Ok(None);
     }
-    let row = reader.fetch_optional(Sql::text("SELECT id, role, identity FROM formgate_move")).await?;
-    row.map(|row| Ok(Found { id: row.get(0)?, role: Role::of(&row.get::<String>(1)?), identity: row.get(2)? }))
-        .transpose()
+    let row = reader.fetch_optional(Sql::text("SELECT id, role, identity, place FROM formgate_move")).await?;
+    row.map(|row| {
+        let role = Role::of(&row.get::<String>(1)?);
+        Ok(Found { id: row.get(0)?, role, identity: row.get(2)?, place: row.get(3)? })
+    })
+    .transpose()
 }
 
 /// Has the database belong to a move, in place of an earlier one.

@@ -132,6 +132,20 @@ impl Registry {
         Ok(reader.fetch_optional(sql).await?.is_some())
     }
 
+    /// Whether a tenant has its database in this place.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn is_at(&self, slug: &str, database: &str) -> Result<bool, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let sql = sql!(
+            "SELECT 1 FROM registry_tenants WHERE slug = {slug} AND {+is_there}",
+            slug,
+            is_there = is_at(database),
+        );
+        Ok(reader.fetch_optional(sql).await?.is_some())
+    }
+
     /// Notes the identity that is stored in the database of a tenant, which is at this place, unless one is known.
     ///
     /// # Errors
