@@ -1,8 +1,8 @@
 //! Moves of accounts to other databases while they are called.
 //!
 //! [`begin`] checks a move and writes it into the registry. Any node that serves the operator API carries it out
-//! ([`MoveAccounts`]), under a lease, so that another one goes on after a crash. It copies the account (`carrying`), has every
-//! node let the account's requests wait, locks the old database, copies the rest, and has the registry say where the account is
+//! ([`MoveAccounts`]), under a lease, so that another one takes over after a crash. It copies the account (`carrying`), holds the
+//! account's requests on every node, locks the old database, copies the rest, and writes the new place into the registry
 //! (`switching`). [`crate::store::Moving`] has what happens in the two databases.
 //!
 //! **The account is in one place at any moment.** The commit with which the old database begins to refuse writes decides: before

@@ -12,6 +12,9 @@ pub(super) async fn find(config: &Config, tenant: &TenantConfig) -> Option<Findi
     let open = registry.open_move_of(&tenant.slug).await;
     registry.close().await;
     let record = open.ok()??;
+    if !record.state.is_under_way() {
+        return None;
+    }
     let reason = record.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
     let what =
         format!("the account moves from {} to {}; it is {}{reason}", record.from, record.to, record.state.as_str());

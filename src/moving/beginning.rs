@@ -1,11 +1,15 @@
 //! Checks whether an account can be moved to a database, and begins the move.
 
+use std::path::Path;
 use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
 
 use crate::config::RegisteredTenant;
 use crate::config::registered::{database_of, with_database, without_password};
 use crate::registry::editing::{Checked, EditRefused};
-use crate::store::registry::{MoveRecord, MoveRefused, NewMove};
+use crate::regular_file;
+use crate::store::registry::{MoveRecord, MoveRefused, NewMove, WriteRefused};
 use crate::store::{self, Registry, Store, StoreError, TargetState, with_causes};
 
 /// How long opening a database may take.
@@ -13,13 +17,21 @@ use crate::store::{self, Registry, Store, StoreError, TargetState, with_causes};
 /// Larger: a call whose database hangs takes longer. Smaller: an account with a slow database can't be moved.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long a call waits until what the account's move before needed is removed, and how often that is looked at.
+///
+/// Larger: a call takes longer. Smaller: one that follows a move is refused more often.
+const CLEANING_LIMIT: Duration = Duration::from_secs(5);
+const CLEANING_INTERVAL: Duration = Duration::from_millis(50);
+
 /// Where a move begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'p> {
     /// The host, whose nodes have its files.
     pub host: &'p str,
-    /// The node that is asked, if it is one. Others that live keep an account from moving to a file.
+    /// The node that answers, if it is one. Other live nodes keep an account from moving to a file.
     pub node: Option<&'p str>,
+    /// The folder of the configuration, below which folders are created.
+    pub folder: &'p Path,
 }
 
 /// Why a move is not begun.
@@ -85,10 +97,20 @@ pub async fn begin(
     if config.database.file().is_some() {
         let is_other = |id: &str| place.node.is_none_or(|node| node != id);
         let live = registry.nodes().await?.into_iter().filter(|node| node.is_live && is_other(&node.id)).count();
-        // A command has no node of its own: the one that carries the move out is among them.
+        // A command has no node of its own: one of the live nodes carries the move out.
         if live > usize::from(place.node.is_none()) {
             return Err(BeginRefused::OtherNodes);
         }
+    }
+    match then.check_free(registry).await {
+        Ok(()) => {}
+        Err(WriteRefused::Taken { owner, .. }) => return Err(MoveRefused::Taken { owner }.into()),
+        Err(refused) => return Err(BeginRefused::Edit(refused.into())),
+    }
+    let new_folder = config.database.file().and_then(Path::parent).filter(|folder| !folder.starts_with(place.folder));
+    if let Some(folder) = new_folder.filter(|folder| regular_file::metadata_of_folder(folder).is_err()) {
+        let message = format!("the folder `{}` of the database does not exist: create it first", folder.display());
+        return Err(BeginRefused::Target(message));
     }
     let failed = |error: StoreError| BeginRefused::Source(with_causes(&error));
     let source = Store::open_within(&now.database, 1, OPEN_LIMIT).await.map_err(failed)?;
@@ -101,6 +123,13 @@ pub async fn begin(
             let text =
                 "the database is not empty, and neither an earlier move nor a restore of this account left what it has";
             return Err(BeginRefused::Target(text.to_owned()));
+        }
+        Ok(Ok(TargetState::Same)) => {
+            let text = "the database is that of the account under another address, or a copy of it";
+            return Err(BeginRefused::Target(text.to_owned()));
+        }
+        Ok(Ok(TargetState::Unfit(fault))) => {
+            return Err(BeginRefused::Target(format!("the account can't be in the database: {fault}")));
         }
         Ok(Err(error)) => {
             let remedy = store::remedy(&error, &config.database, slug);
@@ -121,7 +150,20 @@ pub async fn begin(
         identity: identity.as_str().to_owned(),
         host: is_local.then(|| place.host.to_owned()),
     };
-    Ok(registry.create_move(&new, by).await?)
+    let began = Instant::now();
+    loop {
+        match registry.create_move(&new, by).await {
+            Err(MoveRefused::UnderWay) if began.elapsed() < CLEANING_LIMIT && !is_under_way(registry, slug).await? => {
+                sleep(CLEANING_INTERVAL).await;
+            }
+            created => return Ok(created?),
+        }
+    }
+}
+
+/// Whether an account is being moved. After that, what the move needed is removed, and then there may be another one.
+async fn is_under_way(registry: &Registry, slug: &str) -> Result<bool, StoreError> {
+    Ok(registry.open_move_of(slug).await?.is_some_and(|open| open.state.is_under_way()))
 }
 
 fn of_edit(refused: EditRefused) -> BeginRefused {

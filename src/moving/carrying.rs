@@ -3,11 +3,12 @@
 //! Each step is idempotent: a node that takes over a move starts with the first step, which skips finished work. A transient
 //! error is recorded in the registry as the reason why the move waits.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, json};
+use tokio::sync::RwLock;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::task::MoveContext;
@@ -19,7 +20,7 @@ use crate::store::{CaughtUp, DatabaseLocation, MoveError, MoveMark, Moving, with
 
 /// The interval between renewals of the lease, and how long renewals may fail. The lease lasts for five seconds.
 ///
-/// Larger: a node that lost the lease works in vain for longer. Smaller: more statements.
+/// Larger: a node that lost the lease does useless work for longer. Smaller: more statements.
 const BEAT: Duration = Duration::from_millis(700);
 const DOUBT: Duration = Duration::from_secs(4);
 
@@ -32,7 +33,12 @@ const SHORT_PAUSE: Duration = Duration::from_millis(100);
 /// The number of database errors after which another move gets its turn.
 ///
 /// Larger: databases that do not answer keep other accounts waiting for longer. Smaller: more leases.
-const MOST_WAITS: u32 = 20;
+const MOST_WAITS: u32 = 50;
+
+/// How long the preparation of both sides is tried before the move fails: a target that can't be written may stay so.
+///
+/// Larger: it takes longer until that is known. Smaller: a move fails because a database restarts.
+const PREPARE_LIMIT: Duration = Duration::from_secs(30);
 
 /// The number of attempts to remove the tables and triggers of a move.
 ///
@@ -66,11 +72,14 @@ pub(super) struct Carrier {
     pub(super) record: MoveRecord,
     /// How often it has waited for a database.
     waits: AtomicU32,
+    /// What it waited for last: logged once, and not each time.
+    waited_for: Mutex<Option<String>>,
 }
 
 impl Carrier {
     pub(super) fn new(all: Arc<MoveContext>, record: MoveRecord) -> Self {
-        Self { all, record, waits: AtomicU32::new(0) }
+        let waited_for = Mutex::new(record.reason.clone());
+        Self { all, record, waits: AtomicU32::new(0), waited_for }
     }
 
     /// Carries the move out until it is done, or another node has it.
@@ -172,11 +181,19 @@ impl Carrier {
 
     async fn copy(&self, moving: &mut Moving) -> Result<(), Stopped> {
         self.note(MoveState::Copying, None).await?;
+        let began = Instant::now();
         while let Err(error) = moving.prepare().await {
+            if began.elapsed() > PREPARE_LIMIT && matches!(error, MoveError::Store(_)) {
+                return Err(Stopped::Hopeless(with_causes(&error)));
+            }
             self.wait_for(MoveState::Copying, &error).await?;
         }
+        self.note(MoveState::Copying, None).await?;
         loop {
-            match moving.copy_some().await {
+            let step = self.all.turn.read().await;
+            let copied = moving.copy_some().await;
+            drop(step);
+            match copied {
                 Ok(true) => break,
                 Ok(false) => {}
                 Err(error) => self.wait_for(MoveState::Copying, &error).await?,
@@ -188,10 +205,16 @@ impl Carrier {
         self.note(MoveState::CatchingUp, None).await
     }
 
-    /// Applies what was written, until little is left.
-    pub(super) async fn catch_up(&self, moving: &mut Moving) -> Result<(), Stopped> {
+    /// Applies what was written, until little is left. Each step waits for a turn, unless the caller has it.
+    pub(super) async fn catch_up(&self, moving: &mut Moving, turn: Option<&RwLock<()>>) -> Result<(), Stopped> {
         loop {
-            match moving.catch_up().await {
+            let step = match turn {
+                Some(turn) => Some(turn.read().await),
+                None => None,
+            };
+            let caught_up = moving.catch_up().await;
+            drop(step);
+            match caught_up {
                 Ok(CaughtUp::Yes) => return Ok(()),
                 Ok(CaughtUp::No) => {}
                 Err(error) => self.wait_for(MoveState::CatchingUp, &error).await?,
@@ -269,7 +292,7 @@ impl Carrier {
             match noting.await {
                 Ok(true) => return Ok(()),
                 Ok(false) => return Err(self.why_stopped().await),
-                // The lease may be lost meanwhile, which is noticed.
+                // If the lease is lost in the meantime, that is noticed.
                 Err(_) => sleep(PAUSE).await,
             }
         }
@@ -294,11 +317,16 @@ impl Carrier {
             MoveError::Lost => Err(Stopped::Lost),
             error if error.is_final() => Err(Stopped::Hopeless(cause)),
             MoveError::Busy(_) => {
+                if self.is_new(&cause) {
+                    self.note(state, Some(&cause)).await?;
+                }
                 sleep(SHORT_PAUSE).await;
                 Ok(())
             }
             _ => {
-                tracing::warn!(tenant = self.record.slug, state = state.as_str(), cause, "move waits");
+                if self.is_new(&cause) {
+                    tracing::warn!(tenant = self.record.slug, state = state.as_str(), cause, "move waits");
+                }
                 self.note(state, Some(&cause)).await?;
                 sleep(PAUSE).await;
                 if self.waits.fetch_add(1, Ordering::Relaxed) >= MOST_WAITS {
@@ -308,6 +336,14 @@ impl Carrier {
                 Ok(())
             }
         }
+    }
+
+    /// Whether it waited for something else before.
+    fn is_new(&self, cause: &str) -> bool {
+        let mut waited_for = self.waited_for.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = waited_for.as_deref() != Some(cause);
+        *waited_for = Some(cause.to_owned());
+        is_new
     }
 
     /// Gives the lease back; without that it expires.
@@ -327,7 +363,7 @@ impl Carrier {
         }
     }
 
-    /// The same, unless an earlier holder of the lease has had the account leave: then the move goes on there.
+    /// The same, unless the account has already left under an earlier lease: then the move continues.
     async fn fail_unless_left(&self, moving: &Moving, reason: &str) -> Stopped {
         match self.has_left(moving).await {
             Ok(false) => self.fail(reason).await,
@@ -341,8 +377,8 @@ impl Carrier {
         }
     }
 
-    /// Where the account is, and where it goes. Of a tenant's row only the databases matter: it may be changed meanwhile, or
-    /// removed.
+    /// The old and the new database. They come from the move, not from the tenant's row, which may be changed or removed
+    /// during the move.
     fn locations(&self) -> Result<[DatabaseLocation; 2], String> {
         let slug = &self.record.slug;
         let config = self.all.following.config();

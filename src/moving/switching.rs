@@ -1,14 +1,14 @@
 //! The moment in which an account changes its database.
 //!
 //! The account's requests wait on every node for at most two seconds. If a node does not confirm the hold in time, the old
-//! database can't be locked, or too much was written, the requests go on and the switch is retried later.
+//! database can't be locked, or too much was written, the requests continue and the switch is retried later.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::json;
-use tokio::sync::SemaphorePermit;
+use tokio::sync::RwLockWriteGuard;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::carrying::{Carrier, Stopped};
@@ -18,8 +18,8 @@ use crate::registry::FollowError;
 use crate::store::registry::{Claims, MoveRecord, MoveState, RegistryChange, RegistryWrite, WriteRefused};
 use crate::store::{Actor, Approached, AuditEntry, AuditSource, Locked, MoveError, Moving, Registry, with_causes};
 
-/// How long the requests of an account wait at most until the source is left or the try is given up. What follows, until they
-/// go on, are a commit and a change of the registry: all of it takes two seconds at most, unless one of these hangs.
+/// The limit on the time from the hold until the source is committed or the attempt is given up. A commit and a change of the
+/// registry follow before requests continue: two seconds in all, unless one of these hangs.
 ///
 /// Larger: requests wait for longer. Smaller: a slow database is never left.
 const HOLD_LIMIT: Duration = Duration::from_millis(1_300);
@@ -36,7 +36,7 @@ const NODES_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The first and the longest pause before the next try.
 ///
-/// Larger: a move takes longer. Smaller: requests wait in vain more often.
+/// Larger: a move takes longer. Smaller: more holds that move nothing.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -49,15 +49,15 @@ const RETRY: Duration = Duration::from_millis(200);
 pub(super) struct Held<'m> {
     /// Since when.
     began: Instant,
-    /// One of those that this node may hold.
-    _permit: SemaphorePermit<'m>,
+    /// That no other move works.
+    _alone: RwLockWriteGuard<'m, ()>,
 }
 
 /// Why an attempt failed.
 enum PutOff {
     /// For a transient reason.
     Later(String),
-    /// The move can't go on here.
+    /// This node stops carrying the move out.
     Stopped(Stopped),
 }
 
@@ -81,20 +81,20 @@ impl Carrier {
     pub(super) async fn switch(&self, moving: &mut Moving) -> Result<Held<'_>, Stopped> {
         let mut pause = FIRST_PAUSE;
         loop {
-            self.catch_up(moving).await?;
-            let permit = match self.all.holds.try_acquire() {
-                Ok(permit) => permit,
+            self.catch_up(moving, Some(&self.all.turn)).await?;
+            let alone = match self.all.turn.try_write() {
+                Ok(alone) => alone,
                 Err(_) => {
-                    let permit = self.all.holds.acquire().await.expect("it is never closed");
-                    // Much may have been written meanwhile.
-                    self.catch_up(moving).await?;
-                    permit
+                    let alone = self.all.turn.write().await;
+                    // Much may have been written during the wait.
+                    self.catch_up(moving, None).await?;
+                    alone
                 }
             };
             let approached = match self.draw_near(moving).await {
                 Ok(approached) => approached,
                 Err(error) => {
-                    drop(permit);
+                    drop(alone);
                     self.wait_for(MoveState::CatchingUp, &error).await?;
                     continue;
                 }
@@ -103,7 +103,7 @@ impl Carrier {
             let tried = timeout(HOLD_LIMIT, self.try_to_switch(moving, approached, began)).await;
             let reason = match tried {
                 Ok(Ok(locked)) => match locked.commit().await {
-                    Ok(()) => return Ok(Held { began, _permit: permit }),
+                    Ok(()) => return Ok(Held { began, _alone: alone }),
                     // The commit may have been made.
                     Err(error) if self.has_left(moving).await? => {
                         tracing::info!(
@@ -111,7 +111,7 @@ impl Carrier {
                             cause = with_causes(&error),
                             "commit made, but not answered"
                         );
-                        return Ok(Held { began, _permit: permit });
+                        return Ok(Held { began, _alone: alone });
                     }
                     Err(error) => with_causes(&error),
                 },
@@ -119,10 +119,10 @@ impl Carrier {
                 Ok(Err(PutOff::Later(reason))) => reason,
                 Err(_) => "it took too long".to_owned(),
             };
-            tracing::info!(tenant = self.record.slug, reason, "move put off; the account's requests go on");
+            tracing::info!(tenant = self.record.slug, reason, "move put off; the account's requests continue");
             self.note(MoveState::CatchingUp, Some(&format!("put off: {reason}"))).await?;
             self.all.following.look_soon();
-            drop(permit);
+            drop(alone);
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -142,21 +142,29 @@ impl Carrier {
     ) -> Result<Locked, PutOff> {
         let MoveRecord { id, fence, .. } = self.record;
         let registry = self.all.following.registry().await?;
+        // The nodes do not hold a tenant that was removed.
+        self.require_tenant(registry).await?;
         let hold = registry.begin_hold(id, fence).await.map_err(FollowError::from)?;
         let Some(hold) = hold else { return Err(PutOff::Stopped(self.why_stopped().await)) };
         self.all.following.look_soon();
         self.await_nodes(registry, hold, began + NODES_LIMIT).await?;
         let locked = moving.switch(approached, &self.actor(), self.entry()).await?;
-        let row = registry.find(&self.record.slug).await.map_err(FollowError::from)?;
-        let text = row.and_then(|row| row.text).unwrap_or_default();
-        if database_of(&text).as_deref() != Some(self.record.old_database()) {
-            let reason = "the tenant was removed, or got another database, while it was being moved";
-            return Err(PutOff::Stopped(self.fail(reason).await));
-        }
+        self.require_tenant(registry).await?;
         if !registry.begin_switch(id, fence).await.map_err(FollowError::from)? {
             return Err(PutOff::Stopped(self.why_stopped().await));
         }
         Ok(locked)
+    }
+
+    /// Fails the move if the tenant is no longer in the old database.
+    async fn require_tenant(&self, registry: &Registry) -> Result<(), PutOff> {
+        let row = registry.find(&self.record.slug).await.map_err(FollowError::from)?;
+        let text = row.and_then(|row| row.text).unwrap_or_default();
+        if database_of(&text).as_deref() == Some(self.record.old_database()) {
+            return Ok(());
+        }
+        let reason = "the tenant was removed, or got another database, while it was being moved";
+        Err(PutOff::Stopped(self.fail(reason).await))
     }
 
     /// Waits until every live node has the account's requests wait.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 
 use super::carrying::Carrier;
@@ -19,21 +19,17 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How many accounts a node moves at once. Others wait, unless another node takes them.
 ///
-/// Larger: more connections, of which each move has two to either database. Smaller: moves take longer together.
+/// Larger: more connections: each move has up to two to either database. Smaller: many moves take longer.
 const AT_ONCE: usize = 8;
-
-/// How many of these accounts are held at the same time.
-///
-/// Larger: they wait for longer, since the moves share the processor. Smaller: moves take longer together.
-const HELD_AT_ONCE: usize = 1;
 
 /// What moves need of this node.
 #[derive(Debug)]
 pub(super) struct MoveContext {
     pub(super) following: Arc<Following>,
     pub(super) metrics: RegistryMetrics,
-    /// Taken by each move while the requests of its account wait.
-    pub(super) holds: Semaphore,
+    /// Written by the one move whose account's requests wait, and read by the others during each step: nothing that a move does
+    /// makes requests wait for longer.
+    pub(super) turn: RwLock<()>,
 }
 
 /// The moves that this node carries out. They end with the task: another node takes them over then.
@@ -47,8 +43,8 @@ impl MoveAccounts {
     /// Carries out the moves of the registry that a node follows.
     #[must_use]
     pub fn new(following: Arc<Following>, metrics: RegistryMetrics) -> Self {
-        let holds = Semaphore::new(HELD_AT_ONCE);
-        Self { context: Arc::new(MoveContext { following, metrics, holds }), carried: JoinSet::new() }
+        let context = MoveContext { following, metrics, turn: RwLock::new(()) };
+        Self { context: Arc::new(context), carried: JoinSet::new() }
     }
 
     async fn take(&mut self) -> Result<(), FollowError> {

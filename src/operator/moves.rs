@@ -43,7 +43,8 @@ pub(super) async fn begin(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         })
     };
     let registry = call.api.registry().await?;
-    let place = Place { host: following.node().host(), node: Some(following.node().id()) };
+    let node = following.node();
+    let place = Place { host: node.host(), node: Some(node.id()), folder: &following.config().folder };
     let begun = moving::begin(registry, slug, &to, place, &call.caller.name, &check).await;
     let record = begun.map_err(refusal)?;
     tracing::info!(tenant = slug, to = record.to, by = call.caller.name, "move begun through the operator API");

@@ -11,7 +11,7 @@ use crate::cli::output::{pretty, print, print_stderr, table};
 use crate::cli::registry::OpenRegistry;
 use crate::cli::{ConfigFile, ListArgs};
 use crate::config::RegisteredTenant;
-use crate::moving::{self, Place};
+use crate::moving::{self, BeginRefused, Place};
 use crate::registry::{NodeName, editing};
 use crate::rights;
 use crate::store::registry::{MoveRecord, MoveState};
@@ -42,7 +42,7 @@ pub(in crate::cli) struct MoveArgs {
 pub(super) async fn begin(command: &MoveArgs) -> Result<()> {
     let registry = OpenRegistry::open_existing(&command.file).await?;
     let slug = &command.slug;
-    registry.check_owner(slug)?;
+    registry.check_owner(slug).map_err(|of_file| BeginRefused::OfFile(of_file.to_string()))?;
     let (node, rows) = (NodeName::new(), registry.rows().await?);
     let others = rows.into_iter().filter(|row| row.slug != *slug).filter_map(|row| {
         let text = row.text.as_deref()?;
@@ -54,7 +54,7 @@ pub(super) async fn begin(command: &MoveArgs) -> Result<()> {
         editing::check_files(&[&checked.tenant], others.iter()).map_err(|(_, refused)| refused)?;
         Ok(checked)
     };
-    let place = Place { host: node.host(), node: None };
+    let place = Place { host: node.host(), node: None, folder: &registry.config().folder };
     let by = rights::current_user();
     let mut record = moving::begin(&registry.registry, slug, &command.to, place, &by, &check).await?;
     let deadline = Instant::now() + Duration::from_secs(command.wait.unwrap_or(0));

@@ -1,5 +1,5 @@
-//! Moves of accounts to other databases, as this node takes part in them: it has the account's requests wait when the node that
-//! carries the move out asks for it, and says in the registry when none is under way.
+//! Moves of accounts to other databases, as this node takes part in them: it holds the account's requests when the registry
+//! says so, and confirms in the registry that none is under way.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +10,12 @@ use crate::store::registry::{MoveState, SeenMove};
 use crate::store::{Registry, with_causes};
 use crate::tenant::{Directory, TenantDatabase};
 
-/// How long requests may take that are under way when those of the account begin to wait.
+/// How long requests may take that are under way when the hold begins.
 ///
 /// Larger: the others wait for longer. Smaller: while there are slow requests, a move is put off.
 const REST_LIMIT: Duration = Duration::from_millis(600);
 
-/// How often a move is put off for requests that are under way. What goes on then is a response that a client reads slowly.
+/// How often a move is put off for requests that are under way. After that, the only ones left are responses to slow readers.
 ///
 /// Larger: clients that read slowly keep an account where it is. Smaller: a slow write is refused at the old place.
 const PUT_OFF: i64 = 5;
@@ -57,7 +57,7 @@ impl Following {
         }
     }
 
-    /// Has requests wait, or go on, as the open moves say.
+    /// Holds or releases requests, as the open moves say.
     pub(super) fn follow_moves(&self, registry: &Registry, seen: &[SeenMove]) {
         let count = |state: MoveState| seen.iter().filter(|seen| seen.state == state).count();
         self.metrics.moving(MoveState::ALL.into_iter().map(|state| (state.as_str(), count(state))));

@@ -1,4 +1,4 @@
-//! Makes rows of the target those of the source: those with noted keys, or all of a table.
+//! Replaces rows of the target with those of the source: rows with noted keys, or whole tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,7 @@ pub(super) fn keys_of(table: &MovedTable, noted: &BTreeSet<&str>) -> Vec<Vec<Val
     noted.iter().filter_map(|key| table.key_of_note(key)).collect()
 }
 
-/// Makes the noted rows of the target those that the reader sees, and all rows of the tables in `whole`. Returns the tables with
+/// Replaces the noted rows of the target, and all rows of the tables in `whole`, with what the reader sees. Returns the tables with
 /// rows that could not be inserted yet.
 pub(super) async fn apply(
     reader: &mut PooledConnection,
@@ -103,7 +103,7 @@ async fn replace_among(
     let is_indexed = table.name == DOCUMENTS && to == Dialect::Sqlite;
     for keys in keys.chunks(KEYS_AT_ONCE) {
         if is_indexed {
-            // The index has no texts: it needs those that it was made of.
+            // The index stores no texts: it has to be given the indexed ones.
             let (rows, _) = read_rows(target.connection(), table, table.select_among(to, keys)).await?;
             index(
                 target,
@@ -143,7 +143,7 @@ async fn index(
     Ok(())
 }
 
-/// Inserts rows. Returns whether none conflicts with another one that is there.
+/// Inserts rows. Returns whether all were inserted: none conflicts with another row.
 async fn insert(target: &mut Transaction, table: &MovedTable, rows: &[Values]) -> Result<bool, MoveError> {
     let mut inserted = 0;
     for sql in table.inserts(target.dialect(), rows)? {

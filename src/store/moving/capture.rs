@@ -26,7 +26,7 @@ const LOCK_WAIT: &str = "SET LOCAL lock_timeout = '1s'";
 pub(super) struct Note {
     pub(super) id: i64,
     pub(super) table: String,
-    /// The key; none for a whole table.
+    /// The key; `None` stands for the whole table.
     pub(super) key: Option<String>,
 }
 

@@ -37,7 +37,7 @@ pub(super) async fn compare(
     Ok(differing)
 }
 
-/// The tables of which noted rows differ.
+/// The tables whose noted rows differ.
 pub(super) async fn compare_noted(
     source: &mut PooledConnection,
     target: &mut Transaction,

@@ -1,4 +1,4 @@
-//! Copies every table by its key, in short transactions. How far that is stands in the target, in the same transactions.
+//! Copies every table by its key, in short transactions, which also record the progress in the target.
 
 use std::collections::BTreeMap;
 

@@ -50,7 +50,7 @@ impl Moving {
                 transaction.command(AssertSqlSafe(ending)).await?;
                 transaction.commit().await?;
             }
-            // Each by itself: dropping a trigger waits for readers, and others behind it.
+            // In a transaction each: dropping a trigger waits for readers, and later readers wait behind it.
             Dialect::Postgres => {
                 for statement in ending.split(";\n").filter(|statement| !statement.trim().is_empty()) {
                     let begin = "BEGIN; SET LOCAL lock_timeout = '1s'";

@@ -1,8 +1,8 @@
 //! Locks the source, so that nothing is written there while the account leaves.
 //!
-//! On Postgres in two steps. First, before anybody waits, VACUUM and changes of tables are kept out, which may take long: the
-//! lock for that passes readers and writers. Then writers are locked out, in short tries: one that writes tables in another order
-//! than that of the locks would wait for this one while this one waits for it. What a foreign key reads passes this lock.
+//! On Postgres in two steps. Before requests wait, a lock that conflicts neither with readers nor with writers keeps out VACUUM
+//! and changes of tables, which may take long. Then writers are locked out, in short attempts: a transaction that writes tables
+//! in another order than the locks are taken would deadlock with a longer one. Reads for foreign keys pass this lock.
 
 use std::time::{Duration, Instant};
 
@@ -16,21 +16,21 @@ use crate::store::schema::PLAIN_TABLES;
 use crate::store::statement::Dialect;
 
 /// How the first step waits for autovacuum, which Postgres cancels after a second for somebody who waits. And how long the locks
-/// may outlive a node that vanishes without a word.
-const APPROACH: &str = "BEGIN; SET LOCAL lock_timeout = '3s'; SET LOCAL idle_in_transaction_session_timeout = '5s'";
+/// may outlive a node that vanishes without a word: longer than a hold, with everything that delays it.
+const APPROACH: &str = "BEGIN; SET LOCAL lock_timeout = '3s'; SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
-/// How long one try waits for a writer. Before Postgres looks for deadlocks, so that none of its victims is a program's
-/// transaction.
+/// How long an attempt waits for a writer: less than `deadlock_timeout`, so that Postgres never ends a program's transaction
+/// as the victim of a deadlock.
 ///
 /// Larger: writers that wait behind it wait for longer. Smaller: a longer transaction is never waited for.
 const TRY: &str = "SAVEPOINT unlocked; SET LOCAL lock_timeout = '300ms'";
 
-/// The source, of which VACUUM and changes of tables are kept out.
+/// A source that keeps out VACUUM and changes of tables.
 #[derive(Debug)]
 pub struct Approached(Option<Transaction>);
 
 impl Moving {
-    /// Keeps out what may take long, while everything goes on.
+    /// Keeps out VACUUM and changes of tables; readers and writers continue.
     ///
     /// # Errors
     /// [`MoveError`].

@@ -14,7 +14,7 @@ use crate::store::statement::{Dialect, Sql};
 use crate::store::{DatabaseIdentity, Reach, StoreError, migrate, schema};
 
 /// What a database has that an account is to be moved to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetState {
     /// Nothing of an account.
     Empty,
@@ -22,8 +22,12 @@ pub enum TargetState {
     Left,
     /// A backup of the account, which was prepared for its return.
     Restored,
+    /// The account itself, under another address, or a copy of it.
+    Same,
     /// Something else.
     InUse,
+    /// Nothing of an account, and none can be there, for this reason.
+    Unfit(String),
 }
 
 impl Moving {
@@ -43,11 +47,17 @@ impl Moving {
             let mut transaction = self.target.begin().await?;
             transaction.command(AssertSqlSafe(refusing::ending(self.target.dialect()))).await?;
             transaction.commit().await?;
-        } else if target_state(&mut self.target.reader().await?, &self.mark.identity).await? == TargetState::InUse {
-            return Err(MoveError::TargetInUse);
+        } else {
+            match target_state(&mut self.target.reader().await?, &self.mark.identity).await? {
+                TargetState::Same | TargetState::InUse => return Err(MoveError::TargetInUse),
+                TargetState::Empty | TargetState::Left | TargetState::Restored | TargetState::Unfit(_) => {}
+            }
         }
         if !found.is_some_and(|found| is_ours && found.id == self.mark.id && found.role == Role::Target) {
-            migrate(&self.target_location, Reach::Served).await?;
+            // An unfinished copy lacks rows that a migration relies on.
+            if !is_ours || schema::require_served(&mut self.target.reader().await?).await.is_err() {
+                migrate(&self.target_location, Reach::Served).await?;
+            }
             self.empty_target().await?;
         }
         self.strip().await?;
@@ -129,7 +139,7 @@ async fn target_state(reader: &mut PooledConnection, identity: &str) -> Result<T
         return Ok(if found.identity == identity { TargetState::Left } else { TargetState::InUse });
     }
     if !schema::has_migrations(reader).await? {
-        return Ok(TargetState::Empty);
+        return state_without_tables(reader).await;
     }
     schema::require_served(reader).await?;
     let filled = Sql::text(
@@ -138,5 +148,45 @@ async fn target_state(reader: &mut PooledConnection, identity: &str) -> Result<T
          OR EXISTS (SELECT 1 FROM audit_log) OR EXISTS (SELECT 1 FROM subscriptions) OR EXISTS (SELECT 1 FROM admin_links)",
     );
     let is_filled: bool = reader.fetch_one(filled).await?.get(0)?;
-    Ok(if is_filled { TargetState::InUse } else { TargetState::Empty })
+    if !is_filled {
+        return Ok(TargetState::Empty);
+    }
+    let (found, _) = DatabaseIdentity::read(reader).await?;
+    Ok(if found.as_str() == identity { TargetState::Same } else { TargetState::InUse })
+}
+
+/// What a database is that has no tables of formgate. Those of an extension are nobody's.
+async fn state_without_tables(reader: &mut PooledConnection) -> Result<TargetState, MoveError> {
+    let tables = match reader.dialect() {
+        Dialect::Postgres => {
+            "SELECT EXISTS (
+               SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
+               WHERE nspname = current_schema() AND relkind IN ('r', 'p')
+               AND NOT EXISTS (SELECT 1 FROM pg_depend d
+                 WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'))"
+        }
+        Dialect::Sqlite => {
+            "SELECT EXISTS (
+               SELECT 1 FROM sqlite_schema
+               WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name NOT LIKE '_litestream%')"
+        }
+    };
+    if reader.fetch_one(Sql::text(tables)).await?.get(0)? {
+        return Ok(TargetState::InUse);
+    }
+    if reader.dialect() == Dialect::Sqlite {
+        return Ok(TargetState::Empty);
+    }
+    let fault = Sql::text(
+        "SELECT CASE
+           WHEN current_setting('server_encoding') <> 'UTF8'
+             THEN 'its encoding is ' || current_setting('server_encoding') || ', and not UTF8'
+           WHEN current_schema() IS NULL AND NOT has_database_privilege(current_database(), 'CREATE')
+             THEN 'the role may not create the schema: grant CREATE on the database to it'
+           WHEN NOT has_schema_privilege(current_schema(), 'CREATE')
+             THEN 'the role may not create tables: grant CREATE on the schema ' || current_schema() || ' to it'
+         END",
+    );
+    let fault: Option<String> = reader.fetch_one(fault).await?.get(0)?;
+    Ok(fault.map_or(TargetState::Empty, TargetState::Unfit))
 }

@@ -1,6 +1,6 @@
 //! The tables that are copied, and the statements that read and write their rows on either database.
 //!
-//! These tables are data, so their statements are composed of texts that are made once, from the catalog of the schema.
+//! The tables are known from the catalog of the schema: their statements are composed once, when the first move begins.
 
 use std::sync::LazyLock;
 

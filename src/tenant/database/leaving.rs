@@ -2,7 +2,7 @@
 //!
 //! While the move holds the account, whoever asks for the store waits. Then the store is that of the database to which the
 //! account has moved, also for requests, senders and waiting readers that began at the old one; or it is the old one again, if
-//! the move was put off. A hold ends by itself: a node that carries a move out and dies must not stop the account.
+//! the move was put off. A hold has a time limit: the death of the node that carries out the move must not stop the account.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::TenantDatabase;
 use crate::store::DatabaseLocation;
 
-/// How long requests wait at most. The move gives up earlier, and then they go on at once.
+/// How long requests wait at most. A move that gives up earlier releases them at once.
 ///
 /// Larger: they wait longer for a node that died. Smaller: while the registry is slow, they use a database that the account has
 /// left, and their writes are refused.
@@ -29,7 +29,7 @@ const IN_USE_INTERVAL: Duration = Duration::from_millis(2);
 /// The part of a move that one node sees.
 #[derive(Debug)]
 pub(super) struct Leaving {
-    /// It is held now, or was once: then the rest is looked at.
+    /// It is held now, or was once: only then does the rest matter.
     is_near: AtomicBool,
     /// Until when requests wait; none: they do not.
     held_until: watch::Sender<Option<Instant>>,
@@ -106,19 +106,19 @@ impl TenantDatabase {
         }
     }
 
-    /// Whether somebody who counts as using the database by now may go on: whoever holds the account counts them after that,
-    /// and must not have overlooked anybody.
+    /// Whether a user of the database that is already counted may continue. The count comes first, so that a hold that begins
+    /// now does not overlook it.
     pub(super) fn may_be_used(&self) -> bool {
         !self.leaving.is_near() || !self.is_held() && !self.has_moved()
     }
 
-    /// Has requests wait that need the database from now on.
+    /// Holds requests that need the database from now on.
     pub fn hold(&self) {
         self.leaving.is_near.store(true, Ordering::Release);
         self.leaving.held_until.send_replace(Some(Instant::now() + LONGEST_HOLD));
     }
 
-    /// Lets them go on.
+    /// Ends the hold.
     pub fn release(&self) {
         self.leaving.held_until.send_replace(None);
     }
@@ -135,7 +135,7 @@ impl TenantDatabase {
         self.leaving.next.get().is_some()
     }
 
-    /// Has requests go on in the database to which the account has moved.
+    /// Continues requests in the database to which the account has moved.
     pub(in crate::tenant) fn move_to(&self, next: &Arc<Self>) {
         self.leaving.is_near.store(true, Ordering::Release);
         // The first one counts: that one knows where the account went then.

@@ -1,5 +1,6 @@
 //! Which moves of accounts to other databases are begun, how they are cancelled, and what stays behind.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use http::Method;
@@ -30,6 +31,32 @@ async fn ended(scene: &Scene, begun: &Answer, state: &str) -> Value {
     }
 }
 
+/// Why the database of a tenant can't be replaced by another one with a call.
+async fn point_to(scene: &Scene, slug: &str, database: &str, query: &str) -> String {
+    let mut tenant = scene.tenant(slug);
+    tenant["database"] = json!(database);
+    let refused = scene.call(0, Method::PUT, &format!("/v1/tenants/{slug}{query}"), Some(&tenant)).await;
+    assert_eq!(refused.status, 422, "{refused:?}");
+    refused.body["errors"]["database"][0].as_str().expect("a reason").to_owned()
+}
+
+/// Waits until a move has prepared its target.
+async fn wait_for_target(new: &str) {
+    let since = Instant::now();
+    loop {
+        if new.strip_prefix("sqlite:").is_none_or(|file| Path::new(file).exists()) {
+            let database = Database::connect(new).await;
+            let is_prepared = database.try_execute("SELECT id FROM formgate_move").await.is_ok();
+            database.close().await;
+            if is_prepared {
+                return;
+            }
+        }
+        assert!(since.elapsed() < LIMIT, "the move is not begun");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 fn url(scene: &Scene, slug: &str) -> String {
     scene.tenant(slug)["database"].as_str().expect("a URL").to_owned()
 }
@@ -56,6 +83,11 @@ on_both_databases! {
         database.close().await;
         let late = scene.call(0, Method::DELETE, &format!("/v1/moves/{}", shown["id"]), None).await;
         assert_eq!(late.status, 409, "{late:?}");
+        for query in ["", "?token=another"] {
+            let refused = point_to(&scene, "acme", &old, query).await;
+            assert!(refused.contains("an account has left this database"), "{refused}");
+        }
+        assert_eq!(me(&node, "acme", &token).await, 200);
         let back = begin(&scene, "acme", &old).await;
         assert_eq!(back.status, 202, "what the move left: {back:?}");
         ended(&scene, &back, "done").await;
@@ -78,9 +110,23 @@ on_both_databases! {
         let refused = begin(&scene, "acme", &other).await;
         assert_eq!(refused.status, 422, "{refused:?}");
         assert!(refused.body["errors"]["to"][0].as_str().unwrap().contains("not empty"), "{refused:?}");
+        let strange = engine.empty_database(scene.folder(), "strange");
+        if engine == Engine::Sqlite {
+            std::fs::File::create(strange.trim_start_matches("sqlite:")).expect("a file");
+        }
+        let database = Database::connect(&strange).await;
+        database.execute("CREATE TABLE notes (text text)").await;
+        let refused = begin(&scene, "acme", &strange).await;
+        assert_eq!(refused.status, 422, "{refused:?}");
+        database.execute("DROP TABLE notes").await;
+        database.close().await;
+        let nowhere = format!("sqlite:{}/nowhere/x.db", std::env::temp_dir().display());
+        let refused = begin(&scene, "acme", &nowhere).await;
+        assert_eq!(refused.status, 422, "{refused:?}");
+        assert!(refused.body["errors"]["to"][0].as_str().unwrap().contains("does not exist"), "{refused:?}");
         scene.add(0, "globex").await;
         let taken = begin(&scene, "acme", &url(&scene, "globex")).await;
-        assert!([409, 422].contains(&taken.status.as_u16()), "{taken:?}");
+        assert_eq!(taken.status, 409, "{taken:?}");
         let same = begin(&scene, "acme", &url(&scene, "acme")).await;
         assert_eq!(same.status, 422, "{same:?}");
         for to in ["", "mysql://x", "sqlite:"] {
@@ -104,11 +150,12 @@ on_both_databases! {
         let database = Database::connect(&old).await;
         database.execute("INSERT INTO forms (id, name) VALUES (1, 'Leave')").await;
         database.execute("BEGIN; UPDATE forms SET name = 'Sick leave'").await;
-        let begun = begin(&scene, "acme", &engine.empty_database(scene.folder(), "new")).await;
+        let new = engine.empty_database(scene.folder(), "new");
+        let begun = begin(&scene, "acme", &new).await;
         assert_eq!(begun.status, 202, "{begun:?}");
         let again = begin(&scene, "acme", &engine.empty_database(scene.folder(), "newer")).await;
         assert_eq!(again.status, 409, "{again:?}");
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        wait_for_target(&new).await;
         let target = format!("/v1/moves/{}", begun.body["move"]["id"]);
         for _ in 0..2 {
             let cancelled = scene.call(0, Method::DELETE, &target, None).await;
@@ -124,6 +171,12 @@ on_both_databases! {
                    + (SELECT count(*) FROM pg_class WHERE relname LIKE 'formgate_move%' AND relkind = 'r')",
         };
         assert_eq!(database.integers(kept).await, [0]);
+        let refused = point_to(&scene, "acme", &new, "").await;
+        assert!(refused.contains("the unfinished copy of a move"), "{refused}");
+        assert_eq!(me(&node, "acme", &token).await, 200);
+        let again = begin(&scene, "acme", &new).await;
+        assert_eq!(again.status, 202, "{again:?}");
+        ended(&scene, &again, "done").await;
         assert_eq!(me(&node, "acme", &token).await, 200);
     }
 
