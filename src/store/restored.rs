@@ -7,6 +7,8 @@
 //!
 //! Then it marks the database: whose it is, and of which instant.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde_json::json;
 use sqlx::AssertSqlSafe;
@@ -36,6 +38,11 @@ const NUMBERED: [&str; 11] = [
     "subscriptions",
 ];
 
+/// How far the clocks of two machines may be apart.
+///
+/// Larger: a backup that is a little too new is taken. Smaller: one of the right instant is refused.
+const CLOCKS: Duration = Duration::from_secs(60);
+
 /// Why a restored database can't be prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
@@ -54,6 +61,20 @@ pub enum RestoreError {
     /// It is that of another account.
     #[error("the database was restored from a backup of another account")]
     OfAnotherAccount,
+    /// It is of a later instant than the one to which the account is to go back.
+    #[error("the backup has rows of {newest}: it is of a later instant than {at}")]
+    Newer {
+        /// That of its newest row with a time that formgate wrote.
+        newest: Timestamp,
+        /// The wanted one.
+        at: Timestamp,
+    },
+    /// It is prepared, for another instant.
+    #[error("the database is prepared already, as it was at {at}")]
+    Prepared {
+        /// That instant.
+        at: Timestamp,
+    },
     /// It is the account's own.
     #[error("this is the account's present database: restore the backup into another one")]
     SameDatabase,
@@ -121,7 +142,7 @@ async fn prepare(
     by: &Actor,
 ) -> Result<CarriedOver, RestoreError> {
     let database = restored.connect_for_maintenance();
-    let checked = check(&database, now).await;
+    let checked = check(&database, now, restoration.at).await;
     database.close().await;
     checked?;
     migrate(restored, Reach::Served).await.map_err(RestoreError::Restored)?;
@@ -132,15 +153,17 @@ async fn prepare(
 }
 
 /// Refuses a database that was not restored from a backup of the account, and removes what a move left in it.
-async fn check(database: &Database, now: &Store) -> Result<(), RestoreError> {
+async fn check(database: &Database, now: &Store, at: Timestamp) -> Result<(), RestoreError> {
     let read = async {
         let mut reader = database.reader().await?;
         if !schema::has_migrations(&mut reader).await? {
             return Ok(None);
         }
-        Ok::<_, StoreError>(Some(DatabaseIdentity::read(&mut reader).await?))
+        let (identity, physical_id) = DatabaseIdentity::read(&mut reader).await?;
+        let mark = RestoredMark::find(&mut reader).await?;
+        Ok::<_, StoreError>(Some((identity, physical_id, mark, newest_row(&mut reader).await?)))
     };
-    let Some((identity, physical_id)) = read.await.map_err(RestoreError::Restored)? else {
+    let Some((identity, physical_id, mark, newest)) = read.await.map_err(RestoreError::Restored)? else {
         return Err(RestoreError::Empty);
     };
     if identity != *now.identity() {
@@ -149,11 +172,24 @@ async fn check(database: &Database, now: &Store) -> Result<(), RestoreError> {
     if physical_id.is_some() && physical_id == now.physical_id() {
         return Err(RestoreError::SameDatabase);
     }
+    match (mark, newest) {
+        (Some(mark), _) if mark.at != at => return Err(RestoreError::Prepared { at: mark.at }),
+        // Litestream restores to the instant.
+        (None, Some(newest)) if database.dialect() == Dialect::Postgres && newest > at + CLOCKS => {
+            return Err(RestoreError::Newer { newest, at });
+        }
+        _ => {}
+    }
     // Otherwise the migration could not write.
     if forget_moves(database).await.map_err(RestoreError::Restored)? {
         return Err(RestoreError::HalfCopied);
     }
     Ok(())
+}
+
+/// The time of the newest row of the audit log. Those of submissions are what programs wrote.
+async fn newest_row(reader: &mut PooledConnection) -> Result<Option<Timestamp>, sqlx::Error> {
+    reader.fetch_one(sql!("SELECT max(at) FROM audit_log")).await?.get(0)
 }
 
 impl Store {

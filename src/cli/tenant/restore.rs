@@ -14,7 +14,7 @@ use super::litestream::{self, Replica};
 use crate::cli::output::print;
 use crate::cli::{ConfigFile, OfTenant, actor};
 use crate::config::registered::{with_database, without_password};
-use crate::config::{RegisteredTenant, TenantConfig};
+use crate::config::{self, RegisteredTenant, TenantConfig};
 use crate::store::{CarriedOver, DatabaseLocation, Registry, Restoration, RestoreError, prepare_restored, remedy};
 
 #[derive(Debug, Args)]
@@ -68,7 +68,10 @@ pub(super) async fn run(command: &RestoreArgs) -> Result<()> {
     print(&format!("{slug}: {place} is ready, as it was at {at}{last}"))?;
     print(&summary(&carried))?;
     if is_registered {
-        return print(&format!("next: formgate tenant move {slug} --to '{place}'"));
+        // As it was given, unless it has a password that is not a variable.
+        let key = format!("database = {}", toml::Value::from(command.restored.as_str()));
+        let to = if config::holds_password(&key) { &place } else { &command.restored };
+        return print(&format!("next: formgate tenant move {slug} --to '{to}'"));
     }
     let origin = tenant.origin.file_and_line();
     print(&format!(

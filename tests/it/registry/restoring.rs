@@ -210,8 +210,13 @@ async fn although_the_node_is_killed() {
         let then = state_of(&restored).await;
         product.execute(&insertion(Engine::Postgres, 2, "now")).await;
         product.close().await;
-        let output = account.restore(Timestamp::now(), &restored, &[]);
+        let at = Timestamp::now();
+        let early = account.restore(at - Duration::from_secs(3_600), &restored, &[]);
+        assert!(early.code == 1 && early.stderr.contains("of a later instant than"), "{early:?}");
+        let output = account.restore(at, &restored, &[]);
         assert_eq!(output.code, 0, "{}", output.stderr);
+        let other = account.restore(at - Duration::from_secs(1), &restored, &[]);
+        assert!(other.code == 1 && other.stderr.contains("is prepared already, as it was at"), "{other:?}");
         account.scene.succeed(&["tenant", "move", "acme", "--to", &restored]);
         tokio::time::sleep(Duration::from_millis(milliseconds)).await;
         account.node.kill();
