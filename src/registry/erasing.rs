@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::editing::{self, EditRefused, Editor};
+use crate::config::registered::{database_of, without_password};
 use crate::config::{Problems, RegisteredTenant, TenantConfig};
 use crate::quota;
 use crate::shared::{RedisClient, delete};
@@ -136,7 +137,7 @@ impl Eraser<'_> {
             }
             None => self.begin(others, owner_in_file).await?,
         };
-        let Erasure { revision, certificates, database, .. } = erasure;
+        let Erasure { revision, certificates, database, text, .. } = erasure;
         let waited = self.registry.wait_for_release(revision, self.slug, self.wait, is_running).await?;
         let (nodes, silent) = waited;
         if !nodes.is_empty() {
@@ -149,9 +150,15 @@ impl Eraser<'_> {
         // What a node sent to Redis when it let go may have arrived after the first time.
         let after = self.forget_keys(&found).await;
         let left = self.registry.finish_erasure(self.slug).await?;
-        receipt
-            .kept
-            .extend(left.into_iter().map(|left| format!("the database {left}, which the account left by a move")));
+        let present = database_of(&text).map(|database| without_password(&database));
+        let is_other = |place: &String| Some(place) != present.as_ref();
+        receipt.kept.extend(left.into_iter().filter(is_other).map(|left| {
+            format!("the database {left}, which the account left by a move, or to which it was copied by one that did not end")
+        }));
+        let restored = found.restored.iter().filter(|place| is_other(place));
+        receipt.kept.extend(
+            restored.map(|place| format!("the database {place}, if the backup that was restored into it is there")),
+        );
         match before.and_then(|before| Ok(before + after?)) {
             Ok(0) => {}
             Ok(count) => receipt.erased.push(format!("{count} keys in Redis: rate windows, minutes of usage")),

@@ -10,6 +10,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::Value;
 use sqlx::AssertSqlSafe;
 use tokio::time::timeout;
 
@@ -79,6 +80,8 @@ pub struct ErasableDatabase {
     pub physical_id: Option<PhysicalId>,
     /// Its tokens.
     pub tokens: Vec<i64>,
+    /// The databases into which backups of it were restored.
+    pub restored: BTreeSet<String>,
 }
 
 /// What was erased of a database, and what was not, in words.
@@ -123,7 +126,12 @@ async fn look(database: &Database) -> Result<ErasableDatabase, NotErasable> {
     let (identity, physical_id) = DatabaseIdentity::read(&mut reader).await?;
     let tokens = reader.fetch_all(sql!("SELECT id FROM tokens {scans: accounts are seldom erased}")).await?;
     let tokens = tokens.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
-    Ok(ErasableDatabase { identity: Some(identity), physical_id, tokens })
+    let sql =
+        sql!("SELECT details FROM audit_log WHERE action = 'tenant.restored' {scans: accounts are seldom erased}");
+    let details: Vec<String> = reader.fetch_all(sql).await?.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
+    let of = |details: &String| Some(serde_json::from_str::<Value>(details).ok()?["database"].as_str()?.to_owned());
+    let restored = details.iter().filter_map(of).collect();
+    Ok(ErasableDatabase { identity: Some(identity), physical_id, tokens, restored })
 }
 
 /// Erases a database. On Postgres, only if it is still the one that was looked at: with its tables gone, another account's may be
@@ -309,9 +317,17 @@ async fn erase_file(location: &DatabaseLocation, file: &Path) -> Result<ErasedDa
     let mut report = ErasedDatabase::default();
     report.kept.push("backups and replicas of the file, such as those of Litestream".to_owned());
     let exists = file.try_exists().map_err(|cause| not_removed(file, cause))?;
-    if exists && has_tables_of_others(location).await? {
+    let beside = if exists { drop_if_beside_others(location).await? } else { None };
+    if let Some(Overwritten(is_overwritten)) = beside {
         report.erased.extend(schema::tables(Dialect::Sqlite).map(|table| format!("the table {table}")));
         report.kept.push(format!("the tables of others in the file {}", file.display()));
+        if !is_overwritten {
+            report.kept.push(format!(
+                "what the dropped tables had, in the file {} and its write-ahead log: a program such as Litestream reads them all the \
+                 time; stop it, and run `VACUUM; PRAGMA wal_checkpoint(TRUNCATE)` there",
+                file.display()
+            ));
+        }
         return Ok(report);
     }
     let path = file.to_owned();
@@ -324,19 +340,22 @@ async fn erase_file(location: &DatabaseLocation, file: &Path) -> Result<ErasedDa
     Ok(report)
 }
 
-/// If a file has tables of others, drops ours and overwrites what they were. Returns whether it has.
-async fn has_tables_of_others(location: &DatabaseLocation) -> Result<bool, NotErasable> {
+/// Whether what our tables had is in no file any more.
+struct Overwritten(bool);
+
+/// If a file has tables of others, drops ours and overwrites what they were.
+async fn drop_if_beside_others(location: &DatabaseLocation) -> Result<Option<Overwritten>, NotErasable> {
     let database = location.connect_for_maintenance();
     let dropped = drop_beside_others(&database).await;
     database.close().await;
     dropped
 }
 
-async fn drop_beside_others(database: &Database) -> Result<bool, NotErasable> {
+async fn drop_beside_others(database: &Database) -> Result<Option<Overwritten>, NotErasable> {
     let mut writer = database.writer().await?;
     let others = others(&mut writer).await?;
     if others.is_empty() {
-        return Ok(false);
+        return Ok(None);
     }
     let needed: Vec<_> = others.into_iter().filter_map(|other| other.needs).collect();
     if !needed.is_empty() {
@@ -350,8 +369,9 @@ async fn drop_beside_others(database: &Database) -> Result<bool, NotErasable> {
         writer.command(AssertSqlSafe(text)).await?;
     }
     // Also after a crash in between.
-    writer.command("VACUUM; PRAGMA wal_checkpoint(TRUNCATE)").await?;
-    Ok(true)
+    writer.command("VACUUM").await?;
+    drop(writer);
+    Ok(Some(Overwritten(database.empty_log().await?)))
 }
 
 /// Removes a database with the files next to it, and returns those that there were. The database goes last, so that this can be

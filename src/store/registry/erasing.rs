@@ -4,6 +4,8 @@
 //! that nodes let go of it, and keeps its table in `erasing`, by which the rest can be done again after a crash. The last one
 //! removes that too. Between them nobody else gets the slug or the database.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use super::Registry;
@@ -139,11 +141,11 @@ impl Registry {
         begun.await
     }
 
-    /// Removes the rest of a tenant, whose database is erased. Returns the databases that it left by moves.
+    /// Removes the rest of a tenant, whose database is erased. Returns the other databases that its moves left.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn finish_erasure(&self, slug: &str) -> Result<Vec<String>, StoreError> {
+    pub async fn finish_erasure(&self, slug: &str) -> Result<BTreeSet<String>, StoreError> {
         retry::run(|| async move {
             let mut transaction = self.database.begin().await?;
             lock_head(&mut transaction).await?;
@@ -157,14 +159,14 @@ impl Registry {
                 sql!("UPDATE registry_tenants SET erasing = NULL, erasing_database = NULL WHERE slug = {slug}", slug,);
             transaction.execute(sql).await?;
             let sql = sql!(
-                "DELETE FROM registry_moves WHERE slug = {slug} RETURNING CASE WHEN state = 'done' THEN source END
+                "DELETE FROM registry_moves WHERE slug = {slug} RETURNING CASE WHEN state = 'done' THEN source ELSE target END
                  {scans: accounts are seldom erased}",
                 slug,
             );
             let rows = transaction.fetch_all(sql).await?;
-            let left = rows.iter().map(|row| row.get::<Option<String>>(0)).collect::<Result<Vec<_>, _>>()?;
+            let left = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
             transaction.commit().await?;
-            Ok(left.into_iter().flatten().collect())
+            Ok(left)
         })
         .await
     }
