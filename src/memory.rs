@@ -226,6 +226,12 @@ impl RowMemory {
         self.rows().permit.take()
     }
 
+    /// Releases what was counted: those rows are in a response of its own reservation, or gone.
+    pub fn release(&self) {
+        let mut rows = self.rows();
+        (rows.bytes, rows.permit) = (0, None);
+    }
+
     /// Begins a part of the response, for which all rows before are released. It may read `uncounted` bytes of rows, which
     /// are reserved already or too few to be counted.
     pub fn begin_part(&self, uncounted: usize) {
@@ -284,6 +290,13 @@ mod tests {
         assert_eq!(reserved(), 0);
         rows.hold(1).unwrap();
         assert_eq!(reserved(), 2 * STEP);
+        rows.release();
+        assert_eq!(reserved(), 0);
+        rows.hold(STEP).unwrap();
+        assert_eq!(reserved(), 0, "the part goes on");
+        rows.begin_part(0);
+        rows.hold(1).unwrap();
+        assert_eq!(reserved(), STEP);
         rows.begin_part(0);
         assert_eq!(reserved(), 0);
     }

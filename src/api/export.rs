@@ -12,6 +12,7 @@ mod long;
 #[cfg(test)]
 mod made_up;
 mod ndjson;
+mod pace;
 mod parquet;
 mod parts;
 

@@ -33,7 +33,7 @@ use crate::store::{Field, Submission};
 ///
 /// Larger: a table takes more memory, up to about four times as much for a single wide column. Smaller: files are larger, and
 /// readers fetch more pieces.
-const GROUP_BYTES: usize = 8 * 1024 * 1024;
+const GROUP_BYTES: usize = 4 * 1024 * 1024;
 
 /// How many rows a row group has at most.
 ///

@@ -4,12 +4,14 @@
 //! its time holds some memory and no connection. If the end is among the first ones, the whole export is of one instant.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use jiff::tz::TimeZone;
 
 use super::columns::Columns;
 use super::format::{ExportFormat, FormatKind, FormatStart};
 use super::long::{LongSubmission, TooLong};
+use super::pace::Pace;
 use crate::api::changes::cursor_text;
 use crate::api::submissions::Selection;
 use crate::memory::MemoryPermit;
@@ -23,10 +25,11 @@ use crate::store::{
 /// Larger: a part takes more memory. Smaller: more writes to the socket.
 const PART_BYTES: usize = 128 * 1024;
 
-/// How many bytes are read ahead.
+/// How many bytes are read ahead, and for how long once a part is ready: a table that compresses well has few bytes.
 ///
-/// Larger: an export takes more memory. Smaller: more turns, and fewer exports are of one instant.
+/// Larger: an export takes more memory, and its response begins later. Smaller: more turns, and fewer exports are of one instant.
 const READ_AHEAD: usize = 4 * 1024 * 1024;
+const LONGEST_READ: Duration = Duration::from_secs(3);
 
 /// The memory that is reserved for an export, in addition to what every streamed answer takes: the parts that are read ahead, a
 /// batch as rows, as JSON and as parsed, and the ids that were found.
@@ -97,6 +100,8 @@ pub struct ExportParts {
     /// Dropped once everything is read.
     lease: Option<Box<dyn Send + Sync>>,
     permit: Option<MemoryPermit>,
+    /// Of a node, which has other requests too.
+    pace: Option<Pace>,
 }
 
 impl ExportParts {
@@ -132,6 +137,7 @@ impl ExportParts {
             cursor,
             lease: None,
             permit: None,
+            pace: None,
         };
         parts.read_ahead().await.map_err(|error| match error.downcast::<StoreError>() {
             Ok(error) => BeginError::from(*error),
@@ -146,6 +152,7 @@ impl ExportParts {
     pub fn holding(mut self, lease: impl Send + Sync + 'static, permit: MemoryPermit) -> Self {
         self.lease = if self.is_read { None } else { Some(Box::new(lease)) };
         self.permit = Some(permit);
+        self.pace = Some(Pace::begin());
         self
     }
 
@@ -192,7 +199,11 @@ impl ExportParts {
 
     /// Reads until enough is ready, or everything.
     async fn read_ahead(&mut self) -> Result<(), PartsError> {
-        while self.ready_bytes < READ_AHEAD {
+        if let Some(pace) = &mut self.pace {
+            pace.resume();
+        }
+        let began = Instant::now();
+        while self.ready_bytes < READ_AHEAD && (self.ready.is_empty() || began.elapsed() < LONGEST_READ) {
             match self.reader.next().await? {
                 Some(ExportRead::Batch(batch)) => self.write_batch(batch).await?,
                 Some(ExportRead::Part(part)) => self.write_part(part).await?,
@@ -250,6 +261,9 @@ impl ExportParts {
         }
         if self.format().complete_bytes() >= PART_BYTES {
             self.take_part();
+        }
+        if let Some(pace) = &mut self.pace {
+            pace.rest().await;
         }
         Ok(())
     }

@@ -70,6 +70,13 @@ impl Database {
         Self { writers: Writers::Nobody, ..self }
     }
 
+    /// The rows that the request has read so far are gone.
+    pub(in crate::store) fn release_rows(&self) {
+        if let Some(rows) = &self.rows {
+            rows.release();
+        }
+    }
+
     /// The same connections for one request, whose rows are counted.
     pub(in crate::store) fn counting(&self, rows: &RowMemory) -> Self {
         Self { rows: Some(rows.clone()), ..self.clone() }

@@ -151,9 +151,9 @@ fn a_row_group_is_bounded_by_its_bytes_and_empty_answers_take_none() {
         form.submit(&mut *format, rows, &[(999, &long, None)]);
         rows += 1;
     }
-    assert_eq!(rows, 1008);
+    assert_eq!(rows, 1004);
     format.flush().unwrap();
     assert!(!format.is_full());
-    let reader = reader(finish(&mut *format, 1008));
-    assert_eq!((reader.num_row_groups(), reader.metadata().file_metadata().num_rows()), (1, 1008));
+    let reader = reader(finish(&mut *format, 1004));
+    assert_eq!((reader.num_row_groups(), reader.metadata().file_metadata().num_rows()), (1, 1004));
 }

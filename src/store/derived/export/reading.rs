@@ -213,6 +213,8 @@ impl ExportReader {
     /// [`StoreError::Unsettled`] if a submission is written all the time; [`StoreError::Unavailable`],
     /// [`StoreError::Statement`], [`StoreError::MemorySpent`].
     pub async fn next(&mut self) -> Result<Option<ExportRead>, StoreError> {
+        // The batch before is written by now.
+        self.store.database.release_rows();
         let (began, mut failures) = (Instant::now(), 0);
         loop {
             match self.try_next().await {

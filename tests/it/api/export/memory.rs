@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Instant;
 
 use http_body_util::BodyExt;
+use toml::Table;
 
 use super::{bulky, get};
 use crate::support::fixture::{Site, on_both_databases};
@@ -15,6 +16,9 @@ const SUBMISSIONS: i64 = 30_000;
 /// How much more memory a node may take for an export, in kilobytes.
 const MOST: u64 = 64 * 1024;
 
+/// How many bytes the account may have in memory.
+const MEMORY: i64 = 64 * 1024 * 1024;
+
 /// The most memory that a process has had, in kilobytes.
 fn peak(node: &Node) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", node.id())).expect("Linux has it");
@@ -24,7 +28,9 @@ fn peak(node: &Node) -> u64 {
 
 on_both_databases! {
     async fn an_export_of_many_submissions_takes_a_bounded_memory(engine: Engine) {
-        let site = Site::new().tenant("acme", engine).requests_per_minute(1000).write();
+        let mut limits = Table::new();
+        limits.insert("memory_bytes_per_tenant".into(), MEMORY.into());
+        let site = Site::new().gateway("limits", limits).tenant("acme", engine).requests_per_minute(1000).write();
         site.import("acme", &bulky(1..SUBMISSIONS + 1, 4_000));
         let token = site.token("acme", "tests");
         let node = site.start();
@@ -45,5 +51,10 @@ on_both_databases! {
         assert!(bytes > 100_000_000, "{bytes} bytes");
         let grown = peak(&node) - before;
         assert!(grown < MOST, "{grown} kB more for {bytes} bytes in {took:?}");
+        // A table of it compresses to little: far more rows than the account may have in memory are read before its first part.
+        let table = client.get("/api/v1/submission/export?format=parquet&form=1").send().await;
+        assert_eq!(table.status, 200, "{table:?}");
+        let grown = peak(&node) - before;
+        assert!(grown < MOST, "{grown} kB more for a table of {} bytes", table.body.len());
     }
 }
