@@ -21,9 +21,9 @@ pub(crate) async fn wait_for_search(client: &Client, database: &Database, engine
     database.execute(if engine == Engine::Postgres { "VACUUM ANALYZE" } else { "ANALYZE" }).await;
 }
 
-/// 20 forms with 12 elements each, from 101 on for the first, 20 labels, and submissions a minute apart. The first and the last
+/// Forms with 12 elements each, from 101 on for the first, 20 labels, and submissions a minute apart. The first and the last
 /// thousand have all 12 answers, the others the first few.
-pub(crate) async fn fill(database: &Database, engine: Engine, submissions: i64, answers: u32) {
+pub(crate) async fn fill(database: &Database, engine: Engine, forms: i64, submissions: i64, answers: u32) {
     let numbers = |name: &str, to: i64| match engine {
         Engine::Postgres | Engine::PostgresOn(_) => format!("generate_series(1, {to}) AS {name} ({name})"),
         Engine::Sqlite => format!(
@@ -39,21 +39,21 @@ pub(crate) async fn fill(database: &Database, engine: Engine, submissions: i64, 
     let (created, updated) = (at("i"), at(&format!("CASE WHEN i < {} THEN 0 ELSE i END", submissions / 2)));
     for statement in [
         format!("INSERT INTO labels (id, name) SELECT i, 'Label ' || i FROM {}", numbers("i", 20)),
-        format!("INSERT INTO forms (id, name) SELECT i, 'Form ' || i FROM {}", numbers("i", 20)),
+        format!("INSERT INTO forms (id, name) SELECT i, 'Form ' || i FROM {}", numbers("i", forms)),
         format!(
             "INSERT INTO elements (id, form_id, position, gid, name, type) \
              SELECT i * 100 + e, i, e, '00000000-0000-4000-8000-000000000001', 'Question number ' || e, 'text' FROM {}, {}",
-            numbers("i", 20),
+            numbers("i", forms),
             numbers("e", 12)
         ),
         format!(
             "INSERT INTO submissions (id, form_id, status, created_at, updated_at) \
-             SELECT i, 1 + i % 20, CASE WHEN i % 100 = 0 THEN 'info' ELSE 'pending' END, {created}, {updated} FROM {}",
+             SELECT i, 1 + i % {forms}, CASE WHEN i % 100 = 0 THEN 'info' ELSE 'pending' END, {created}, {updated} FROM {}",
             numbers("i", submissions)
         ),
         format!(
             "INSERT INTO answers (submission_id, element_id, value, updated_at) \
-             SELECT i, (1 + i % 20) * 100 + e, CASE WHEN e = 1 AND i % 100 = 3 THEN 'A rare answer ' ELSE 'The answer to it is this: ' END || i, {updated} FROM {}, {} \
+             SELECT i, (1 + i % {forms}) * 100 + e, CASE WHEN e = 1 AND i % 100 = 3 THEN 'A rare answer ' ELSE 'The answer to it is this: ' END || i, {updated} FROM {}, {} \
              WHERE e <= {answers} OR i <= 1000 OR i > {}",
             numbers("i", submissions),
             numbers("e", 12),

@@ -28,7 +28,7 @@ const ROUNDS: usize = 3;
 const ALONE: Duration = Duration::from_secs(10);
 
 /// How often the other account is called: a page of its submissions, for its callers wait for those.
-const EVERY: Duration = Duration::from_millis(20);
+const EVERY: Duration = Duration::from_millis(5);
 
 /// How many answers the submissions have that are neither the first nor the last.
 const ANSWERS: u32 = 3;
@@ -39,12 +39,16 @@ const PAGE_OF_FEED: usize = 500;
 /// What takes a turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// A response of the gateway for the whole account, or for one form of the twenty.
+    /// A response of the gateway.
     Export(&'static str),
+    /// The same to a client that receives 100 megabits a second.
+    ExportOver(&'static str),
     /// All pages of the feed, one after another.
     Feed,
     /// `pg_dump` or `.dump` of the tables of submissions and answers.
     Dump,
+    /// A program that only computes, for [`ALONE`]: what any other one would do to the callers on this machine.
+    Computing,
 }
 
 /// What a turn took.
@@ -73,9 +77,9 @@ pub(crate) async fn measure(engine: Engine, submissions: i64) {
     let site = Site::new().tenant("acme", engine).tenant("other", engine).requests_per_minute(100_000).write();
     let (token, others_token) = (site.token("acme", "reader"), site.token("other", "reader"));
     let database = Database::connect(site.database_url("acme")).await;
-    fill(&database, engine, submissions, ANSWERS).await;
+    fill(&database, engine, 1, submissions, ANSWERS).await;
     let other = Database::connect(site.database_url("other")).await;
-    fill(&other, engine, 2000, ANSWERS).await;
+    fill(&other, engine, 20, 2000, ANSWERS).await;
     let node = site.start();
     let client = node.client().to(&site.host("acme")).with(&token);
     let other_client = node.client().to(&site.host("other")).with(&others_token);
@@ -89,13 +93,15 @@ pub(crate) async fn measure(engine: Engine, submissions: i64) {
     println!("| | seconds | MB | MB of memory | requests | p99 of another account, ms | ratio |");
     println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
     let ways = [
-        ("NDJSON, all", Way::Export("format=ndjson")),
-        ("CSV, a form of twenty", Way::Export("format=csv&form=1")),
-        ("Parquet, a form of twenty", Way::Export("format=parquet&form=1")),
-        ("the feed, all", Way::Feed),
-        ("the database's own dump, all", Way::Dump),
+        ("NDJSON", Way::Export("format=ndjson")),
+        ("NDJSON at 100 Mbit/s", Way::ExportOver("format=ndjson")),
+        ("CSV", Way::Export("format=csv&form=1")),
+        ("Parquet", Way::Export("format=parquet&form=1")),
+        ("the feed", Way::Feed),
+        ("the database's own dump", Way::Dump),
+        ("a program that computes", Way::Computing),
     ];
-    let mut turns: [Vec<Turn>; 5] = Default::default();
+    let mut turns: [Vec<Turn>; 7] = Default::default();
     for round in 0..rounds {
         for at in 0..ways.len() {
             let at = (round + at) % ways.len();
@@ -135,19 +141,27 @@ impl World {
     /// Reads everything in one way: the bytes, and the requests that it cost.
     async fn read(&self, way: Way) -> (f64, f64) {
         match way {
-            Way::Export(query) => self.export(query).await,
+            Way::Export(query) => self.export(query, &[]).await,
+            Way::ExportOver(query) => self.export(query, &["--limit-rate", "12500k"]).await,
             Way::Feed => self.follow().await,
             Way::Dump => (self.dump().await, 0.0),
+            Way::Computing => {
+                let mut command = Command::new("timeout");
+                command.args([&ALONE.as_secs().to_string(), "sha256sum", "/dev/zero"]);
+                run(command).await;
+                (0.0, 0.0)
+            }
         }
     }
 
-    async fn export(&self, query: &str) -> (f64, f64) {
+    async fn export(&self, query: &str, options: &[&str]) -> (f64, f64) {
         let (host, address) = (self.site.host("acme"), self.node.address);
         let url = format!("https://{host}:{}/api/v1/submission/export?{query}", address.port());
         let mut curl = Command::new("curl");
         curl.args(["--silent", "--show-error", "--fail", "--insecure", "--output", "/dev/null"])
             .args(["--resolve", &format!("{host}:{}:{}", address.port(), address.ip())])
             .args(["--header", &format!("authorization: Bearer {}", self.token)])
+            .args(options)
             .args(["--write-out", "%{size_download} %header{formgate-cost}", &url]);
         let output = run(curl).await;
         assert!(output.status.success(), "{query}: {output:?}");

@@ -89,7 +89,7 @@ async fn measure(engine: Engine, submissions: i64) {
     let site = Site::new().tenant("acme", engine).requests_per_minute(100_000).write();
     let token = site.token("acme", "reader");
     let database = Database::connect(site.database_url("acme")).await;
-    fill(&database, engine, submissions, 1).await;
+    fill(&database, engine, 20, submissions, 1).await;
     let node = site.start();
     let client = node.client().to(&site.host("acme")).with(&token);
     let world = World { client, database, node: node.id() };
