@@ -16,7 +16,7 @@ on_both_databases! {
             .into();
         assert_eq!(supported, [true, true, true, true, false, false]);
         assert_eq!(config["filter"]["maxResults"], 1_000);
-        for (path, status) in [("GET /Me", 501), ("PATCH /Me", 501), ("POST /Bulk", 501)] {
+        for (path, status) in [("GET /Me", 501), ("PATCH /Me", 501), ("POST /Bulk", 501), ("GET /Bulk", 501)] {
             let (method, path) = path.split_once(' ').unwrap();
             assert_eq!(refusal(&scene.send(method, path, &Value::Null).await).0, status, "{path}");
         }

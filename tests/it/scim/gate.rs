@@ -93,6 +93,8 @@ on_both_databases! {
         assert_eq!((plain.status.as_u16(), plain.header("content-type")), (200, Some("application/json")));
         let form = scene.directory.post("/scim/v2/Users").header("content-type", "multipart/form-data").body("x").send().await;
         assert_eq!(refusal(&form).0, 415);
+        let gzip = scene.directory.post("/scim/v2/Users").header("content-encoding", "gzip").body(body.to_string()).send().await;
+        assert_eq!(refusal(&gzip).0, 400);
         let head = scene.directory.head("/scim/v2/Users").send().await;
         assert_eq!(head.status, 200);
     }

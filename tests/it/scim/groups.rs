@@ -85,6 +85,7 @@ on_both_databases! {
             (json!({"op": "remove", "path": "members", "value": [{}]}), (400, "invalidValue")),
             (json!({"op": "remove", "path": "members[display eq \"x\"]"}), (400, "invalidFilter")),
             (json!({"op": "remove", "path": "members[value eq"}), (400, "invalidPath")),
+            (json!({"op": "remove", "path": "members[value eq \"usr_1\"].value"}), (400, "invalidPath")),
             (json!({"op": "move", "path": "members"}), (400, "invalidSyntax")),
             (json!({"op": "replace", "path": "displayName", "value": ""}), (400, "invalidValue")),
             (json!({"op": "replace", "path": "displayName", "value": "x".repeat(256)}), (400, "invalidValue")),
