@@ -15,9 +15,9 @@ const WORK: Duration = Duration::from_micros(500);
 
 /// How long a rest is, as a multiple of the work before it.
 ///
-/// Larger: exports take longer. Smaller: other requests wait more often. Without rests, the p99 of another account's searches was
-/// 2.4 times as long beside an export over loopback as before it, with these 1.4 times, and with rests four times as long 1.6
-/// (on two processors, of which the client used one; the export took 2.5 and 4 times as long).
+/// Larger: exports take longer. Smaller: other requests wait more often. Measured over loopback on two processors: during an
+/// export, the p99 of another account's searches rose to 2.4 times its usual value with no rest, to 1.6 times with four times
+/// this rest, and to 1.4 times with this one (in another run, of more submissions). The export took 4 and 2.5 times as long.
 const REST: u32 = 1;
 
 /// The longest rest.

@@ -175,7 +175,7 @@ pub(in crate::store) async fn keep_run(
     };
     let (id, gone): (i64, i64) = (row.get(0)?, row.get(1)?);
     if gone == 0 && detached.is_empty() && !attached.is_empty() {
-        // A directory that fills a large group: nobody of a growing list is looked at again.
+        // While a directory fills a large group, its growing list is extended without being read.
         let sql = sql!(
             "UPDATE group_syncs SET changed_at = {clock}, group_name = {name}, attached_count = attached_count + {count},
                attached = CASE attached_count WHEN 0 THEN {all}

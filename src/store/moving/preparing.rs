@@ -155,7 +155,7 @@ async fn target_state(reader: &mut PooledConnection, identity: &str) -> Result<T
     Ok(if found.as_str() == identity { TargetState::Same } else { TargetState::InUse })
 }
 
-/// What a database is that has no tables of formgate. Those of an extension are nobody's.
+/// The state of a database without tables of formgate. The tables of an extension do not count.
 async fn state_without_tables(reader: &mut PooledConnection) -> Result<TargetState, MoveError> {
     let tables = match reader.dialect() {
         Dialect::Postgres => {

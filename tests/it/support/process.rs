@@ -326,7 +326,7 @@ impl Node {
         self.collected()
     }
 
-    /// The log as it grows, for tasks beside the test.
+    /// The growing log, for tasks that run during the test.
     pub(crate) fn growing_log(&self) -> Arc<Mutex<String>> {
         Arc::clone(&self.log)
     }
