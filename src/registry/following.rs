@@ -9,6 +9,7 @@ mod certificates;
 mod error;
 mod moving;
 mod ready;
+mod reported;
 mod sharing;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use applying::{Closing, RefusedRow, log_refused};
 pub use error::FollowError;
 use moving::FollowedMoves;
 pub use ready::{Rows, Unready};
+use reported::FollowingState;
 
 use super::claimed::FileTenants;
 use super::keepers::{Keepers, KeptTenants};
@@ -98,21 +100,6 @@ pub struct Followed {
     /// Up to here the tenants with subscriptions were taken over.
     subscribed: i64,
     presence: Presence,
-}
-
-/// What readiness reports.
-#[derive(Debug, Default)]
-struct FollowingState {
-    away: Option<String>,
-    /// Other nodes do not know how far this one has got.
-    is_unlisted: bool,
-    /// The first of them.
-    refused: Vec<(Arc<str>, String)>,
-    refused_count: usize,
-    /// Why this node is not ready yet.
-    unready: Option<Unready>,
-    /// Whether it stays ready from now on.
-    stays_ready: bool,
 }
 
 impl Following {
@@ -224,25 +211,6 @@ impl Following {
     /// Looks at the registry now: something was written here.
     pub fn look_soon(&self) {
         self.changed.notify_one();
-    }
-
-    /// Why the registry can't be followed at the moment.
-    #[must_use]
-    pub fn away(&self) -> Option<String> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).away.clone()
-    }
-
-    /// How many tenants there are whose rows are not served, and the first of them with the reasons.
-    #[must_use]
-    pub fn refused(&self) -> (usize, Vec<(Arc<str>, String)>) {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        (state.refused_count, state.refused.clone())
-    }
-
-    /// Whether callers who wait for a change don't wait for this node, because it can't write how far it has got.
-    #[must_use]
-    pub fn is_unlisted(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_unlisted
     }
 
     /// What the role of this node may not do with the registry, and what to do about it.
@@ -408,31 +376,6 @@ impl Following {
         followed.closing = self.closing.slugs();
         let (presence, closing) = (&mut followed.presence, &followed.closing);
         followed.beat = presence.write(registry, &self.node, mark, refused, closing, &self.sightings).await;
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_unlisted = followed.presence.is_faulty();
-    }
-
-    pub(super) fn publish(&self, followed: &Followed) {
-        let first = followed.refused.iter().take(Beat::NAMED);
-        let first = first.map(|(slug, refused)| (slug.as_str().into(), refused.reason.clone())).collect();
-        self.metrics.followed(followed.head.revision, followed.refused.len());
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        (state.refused, state.refused_count) = (first, followed.refused.len());
-    }
-
-    /// Notes whether the registry can be followed.
-    pub(super) fn note(&self, outcome: &Result<(), FollowError>) {
-        self.is_other.store(matches!(outcome, Err(FollowError::OtherRegistry)), Ordering::Release);
-        self.note_away(outcome.as_ref().err().map(|error| with_causes(error)));
-    }
-
-    fn note_away(&self, away: Option<String>) {
-        self.metrics.up.set(i64::from(away.is_none()));
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match (&state.away, &away) {
-            (None, Some(cause)) => tracing::error!(cause, "registry unavailable; serving the last known tenants"),
-            (Some(_), None) => tracing::info!("registry available again"),
-            _ => {}
-        }
-        state.away = away;
+        self.state().is_unlisted = followed.presence.is_faulty();
     }
 }

@@ -8,9 +8,9 @@
 //! Nodes publish which rows they can't read, up to a number of them, so this compares what is not served here with theirs.
 
 use std::fmt;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use super::{Followed, Following, FollowingState};
+use super::{Followed, Following};
 use crate::store::registry::{Beat, NodeRecord};
 use crate::store::{Registry, StoreError};
 
@@ -69,10 +69,6 @@ impl Following {
         if state.unready == Some(Unready::Starting) {
             state.unready = unready;
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, FollowingState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serves_none(&self, followed: &Followed) -> Option<Unready> {
