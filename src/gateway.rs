@@ -1,8 +1,6 @@
 //! Builds every part from a checked configuration and runs them until they are stopped.
 //!
-//! Owns the order of startup and shutdown. Everything that can fail happens before the first connection is accepted.
-//! Shutdown: report not ready, give load balancers time to notice, refuse new connections, drain requests in flight and
-//! webhooks, write what requests left, close the databases.
+//! Owns the order of startup: everything that can fail happens before the first connection is accepted.
 
 mod changes;
 mod databases;
@@ -12,34 +10,29 @@ mod drill;
 mod own_services;
 mod readiness;
 mod reload;
+mod running;
 mod tasks;
 mod watch;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use futures_util::FutureExt;
-use futures_util::future::join_all;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
-use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::administration::Administration;
 use crate::background;
 use crate::certificate::CertificateError;
-use crate::config::{Config, GatewayConfig, Problems};
+use crate::config::{Config, Problems};
 use crate::domains::DomainWorker;
 use crate::edge::admin::{self, Admin};
 use crate::edge::operator::{OperatorBindError, OperatorListener};
-use crate::edge::{self, Addresses, BindError, Certificates, CheckIntervals, Drained, Edge, Serving};
+use crate::edge::{self, Addresses, BindError, Certificates, CheckIntervals, Edge};
 use crate::gate::{BadTokens, Gate, TokenLimitChecks};
 use crate::memory::{Memory, MemoryShare};
 use crate::metrics::Metrics;
@@ -55,7 +48,6 @@ use crate::shares::Shares;
 use crate::store::Connections;
 use crate::systemd::{InheritedSockets, SocketActivationError};
 use crate::tenant::usage::minutes::{PublishMinutes, SharedMinutes};
-use crate::tenant::written_behind::{self, Due};
 use crate::tenant::{
     DatabaseServers, Directory, NoticedWrites, SubscriptionChanges, SubscriptionLedger, TokenChanges, TokenVerifier,
 };
@@ -65,13 +57,9 @@ pub use descriptors::{DescriptorShare, raise_limit};
 use own_services::RefuseOwnServices;
 use readiness::ReadinessParts;
 pub use reload::Reloader;
+pub use running::Running;
 use tasks::{CloseIdleConnections, WriteUnwritten};
 pub use watch::watch;
-
-/// How long closing the databases may take.
-///
-/// Larger: a database that hangs delays the end of the process. Smaller: a slow one is cut off, which it survives.
-const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a gateway can't start.
 #[derive(Debug, thiserror::Error)]
@@ -100,29 +88,6 @@ pub enum StartError {
     /// Files claim what tenants of the registry have.
     #[error(transparent)]
     Claims(#[from] Problems),
-}
-
-/// A running gateway. Dropping it cuts every connection; [`Running::stop`] shuts it down gracefully.
-#[derive(Debug)]
-pub struct Running {
-    serving: Serving,
-    admin: Option<(SocketAddr, Admin)>,
-    pipeline: Arc<Pipeline>,
-    certificates: Arc<Certificates>,
-    shutdown_delay: Duration,
-    drain: Duration,
-    draining: Arc<AtomicBool>,
-    write_behind: AbortOnDropHandle<()>,
-    databases: Arc<Databases>,
-    /// The delivery of webhooks, and its tasks.
-    webhooks: Option<(Webhooks, Vec<AbortOnDropHandle<()>>)>,
-    /// Following the registry, and its task.
-    following: Option<(Arc<Following>, AbortOnDropHandle<()>)>,
-    /// The `[gateway]` table that is served.
-    config: Arc<ArcSwap<GatewayConfig>>,
-    servers: DatabaseServers,
-    operator: Vec<AbortOnDropHandle<()>>,
-    _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 /// Starts a gateway on its own sockets and those that systemd passed. When this returns, its addresses accept
@@ -356,87 +321,4 @@ fn start_admin(
 ) -> Result<(SocketAddr, Admin), StartError> {
     let address = listener.local_addr().map_err(StartError::Socket)?;
     Ok((address, admin::serve(listener, metrics.clone(), Arc::new(move || parts.readiness()))))
-}
-
-impl Running {
-    /// The addresses for callers, with the ports that the system chose.
-    #[must_use]
-    pub fn addresses(&self) -> &[SocketAddr] {
-        self.serving.addresses()
-    }
-
-    /// The address for metrics and health checks.
-    #[must_use]
-    pub fn admin_address(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().map(|(address, _)| *address)
-    }
-
-    /// Applies a changed configuration.
-    #[must_use]
-    pub fn reloader(&self) -> Reloader {
-        let following = self.following.as_ref().map(|(following, _)| Arc::clone(following));
-        Reloader::new(
-            Arc::clone(&self.pipeline),
-            Arc::clone(&self.certificates),
-            Arc::clone(&self.databases),
-            following,
-            Arc::clone(&self.config),
-            self.servers.clone(),
-        )
-    }
-
-    /// Shuts down gracefully, or immediately once `stop_now` completes. Returns whether every request in flight was
-    /// answered.
-    pub async fn stop(self, stop_now: impl Future<Output = ()>) -> Drained {
-        self.draining.store(true, Ordering::Relaxed);
-        if let Some((following, _)) = &self.following {
-            following.leave_tenants();
-        }
-        let stop_now = pin!(stop_now);
-        let mut stop_now = stop_now.shared();
-        if !self.shutdown_delay.is_zero() {
-            // Load balancers check readiness periodically, and send connections until their next check.
-            tokio::select! {
-                () = &mut stop_now => {}
-                () = sleep(self.shutdown_delay) => {}
-            }
-        }
-        self.pipeline.stopping.cancel();
-        let deadline = async {
-            tokio::select! {
-                () = stop_now.clone() => {}
-                () = sleep(self.drain) => {}
-            }
-        };
-        let end_webhooks = async {
-            let Some((webhooks, tasks)) = self.webhooks else { return };
-            tokio::select! {
-                () = stop_now.clone() => {}
-                () = webhooks.stop() => {}
-            }
-            drop(tasks);
-        };
-        let (drained, ()) = tokio::join!(self.serving.drain(deadline), end_webhooks);
-        drop(self.operator);
-        if let Some((following, task)) = self.following {
-            drop(task);
-            if timeout(CLOSE_LIMIT, following.end()).await.is_err() {
-                tracing::warn!(
-                    "could not remove this node from the registry; other nodes list it as live for up to 20 s"
-                );
-            }
-        }
-        // Stopped before the final write, so that the two don't write concurrently.
-        drop(self.write_behind);
-        let directory = self.pipeline.gate.directory.load_full();
-        // Bounded by the time limit of Redis.
-        self.pipeline.gate.minutes.publish().await;
-        written_behind::write(directory.tenants().filter_map(|tenant| tenant.write_behind(Due::All)).collect()).await;
-        // Concurrently: a database that hangs must not hold up the others.
-        let closed = join_all(directory.tenants().map(|tenant| tenant.database.close()));
-        if timeout(CLOSE_LIMIT, closed).await.is_err() {
-            tracing::warn!("some database connections were not closed in time; aborting them");
-        }
-        drained
-    }
 }
