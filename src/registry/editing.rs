@@ -226,8 +226,8 @@ impl Checked {
     /// Those of [`Self::require_there`].
     pub async fn identify(&mut self, registry: &Registry, opens: bool) -> Result<(), EditRefused> {
         let RegisteredTenant { config, database } = &self.tenant;
-        let opens = opens || registry.was_elsewhere(&config.slug, database).await.map_err(WriteRefused::Store)?;
-        if !opens {
+        let is_there = registry.is_at(&config.slug, database).await.map_err(WriteRefused::Store)?;
+        if !opens && is_there != Some(false) {
             return Ok(());
         }
         self.require_there(registry).await?;
@@ -255,7 +255,7 @@ impl Checked {
             // Once the account has arrived there, the mark stays for a while.
             Some(NotThere::Unfinished) => {
                 let is_there = registry.is_at(&config.slug, database).await.map_err(WriteRefused::Store)?;
-                (!is_there).then(|| "the database is the unfinished copy of a move".to_owned())
+                (is_there != Some(true)).then(|| "the database is the unfinished copy of a move".to_owned())
             }
         };
         message.map_or(Ok(()), |message| Err(EditRefused::Unfit { key: "database", message }))

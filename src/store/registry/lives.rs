@@ -118,32 +118,18 @@ fn is_at(database: &str) -> Sql {
 }
 
 impl Registry {
-    /// Whether a tenant was removed, or has its database in another place: so whether it matters which database it gets.
+    /// Whether a tenant has its database in this place; one that was removed has it nowhere. `None` if there was no tenant of this name.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn was_elsewhere(&self, slug: &str, database: &str) -> Result<bool, StoreError> {
+    pub async fn is_at(&self, slug: &str, database: &str) -> Result<Option<bool>, StoreError> {
         let mut reader = self.database.reader().await?;
         let sql = sql!(
-            "SELECT 1 FROM registry_tenants WHERE slug = {slug} AND (toml IS NULL OR NOT {+is_there})",
-            slug,
+            "SELECT toml IS NOT NULL AND {+is_there} FROM registry_tenants WHERE slug = {slug}",
             is_there = is_at(database),
-        );
-        Ok(reader.fetch_optional(sql).await?.is_some())
-    }
-
-    /// Whether a tenant has its database in this place.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn is_at(&self, slug: &str, database: &str) -> Result<bool, StoreError> {
-        let mut reader = self.database.reader().await?;
-        let sql = sql!(
-            "SELECT 1 FROM registry_tenants WHERE slug = {slug} AND {+is_there}",
             slug,
-            is_there = is_at(database),
         );
-        Ok(reader.fetch_optional(sql).await?.is_some())
+        Ok(reader.fetch_optional(sql).await?.map(|row| row.get(0)).transpose()?)
     }
 
     /// Notes the identity that is stored in the database of a tenant, which is at this place, unless one is known.
