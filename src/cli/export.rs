@@ -16,6 +16,7 @@ use indicatif::ProgressBar;
 use jiff::Timestamp;
 use serde_json::json;
 use tempfile::NamedTempFile;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::import::progress_bar;
 use super::output::{print, print_stderr};
@@ -89,9 +90,11 @@ pub(super) async fn run(command: &ExportArgs) -> Result<()> {
         anyhow::Ok((parts.rows().unwrap_or_default(), parts.cursor().to_owned()))
     };
     // Dropping the export removes the file that it began.
+    let mut terminated = signal(SignalKind::terminate()).context("can't wait for SIGTERM")?;
     let written = tokio::select! {
         written = writing => written,
         _ = tokio::signal::ctrl_c() => Err(anyhow!("interrupted; the export is not complete")),
+        _ = terminated.recv() => Err(anyhow!("terminated; the export is not complete")),
     };
     bar.finish_and_clear();
     store.close().await;
@@ -159,8 +162,10 @@ impl Output {
         let name = path.file_name().with_context(failed)?.to_string_lossy();
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut builder = tempfile::Builder::new();
-        let (prefix, ordinary) = (format!(".{name}."), Permissions::from_mode(0o666));
-        let file = builder.prefix(&prefix).suffix(".incomplete").permissions(ordinary).tempfile_in(folder);
+        // Whoever made the file that is replaced has decided who may read it.
+        let rights = fs::metadata(&path).map_or(Permissions::from_mode(0o666), |found| found.permissions());
+        let prefix = format!(".{name}.");
+        let file = builder.prefix(&prefix).suffix(".incomplete").permissions(rights).tempfile_in(folder);
         Ok(Self::File(file.with_context(failed)?, path))
     }
 

@@ -1,6 +1,7 @@
 //! `formgate export`: files that are complete or not there, past the budget.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -101,9 +102,12 @@ on_both_databases! {
             assert!(failed.stderr.contains("sub_300 is too long for this format"), "{}", failed.stderr);
         }
         assert_eq!((names(&folder), fs::read_to_string(&before).unwrap()), (vec!["before.csv".to_owned()], "before".to_owned()));
+        fs::write(&new, "secret").unwrap();
+        fs::set_permissions(&new, Permissions::from_mode(0o600)).unwrap();
         let whole = site.run(&export(&["--format", "ndjson", "-o", &new]), b"");
         assert_eq!(whole.code, 0, "{}", whole.stderr);
         assert_eq!(fs::read_to_string(&new).unwrap().lines().count(), 301);
+        assert_eq!(fs::metadata(&new).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }
 
