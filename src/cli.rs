@@ -17,6 +17,7 @@ mod erase;
 mod explain;
 mod export;
 mod import;
+mod listing;
 mod manual;
 mod migrate;
 mod output;

@@ -2,18 +2,12 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
 
-use super::output::{print, table};
+use super::listing::{Listing, ROWS_A_PAGE, bound};
+use super::output::print;
 use super::{OfTenant, TenantChoice};
 use crate::api::{parse_range_end, parse_range_start};
 use crate::store::{AuditFilter, AuditRecord, AuditVerdict};
-
-/// How many rows are read at a time.
-///
-/// Larger: more memory. Smaller: more statements for a long log.
-const ROWS_A_PAGE: u32 = 1000;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
@@ -53,42 +47,24 @@ pub(super) async fn run(command: &AuditCommand) -> Result<()> {
 
 async fn list(command: &ListArgs) -> Result<()> {
     let tenant = command.tenant.find().await?;
-    let bound = |text: &Option<String>, parse: fn(&str, &TimeZone) -> Option<Timestamp>| -> Result<_> {
-        let Some(text) = text else { return Ok(None) };
-        match parse(text, &tenant.timezone) {
-            Some(instant) => Ok(Some(instant)),
-            None => bail!("`{text}` is neither a day such as 2026-05-01, nor an RFC 3339 date-time"),
-        }
-    };
     let filter = AuditFilter {
         actor: command.actor.clone(),
         action: command.action.clone(),
-        since: bound(&command.since, parse_range_start)?,
-        until: bound(&command.until, parse_range_end)?,
+        since: bound(command.since.as_deref(), &tenant.timezone, parse_range_start)?,
+        until: bound(command.until.as_deref(), &tenant.timezone, parse_range_end)?,
     };
     let (tenant, store) = command.tenant.open().await?;
-    let mut rows = Vec::new();
-    let mut before = None;
+    let head = ["ID", "AT", "ACTOR", "SOURCE", "NETWORK", "ACTION", "SUBJECT", "DETAILS"];
+    let (mut listing, mut before) = (Listing::new(command.json, head), None);
     loop {
         let page = store.list_audit(&filter, before, ROWS_A_PAGE).await.of_tenant(&tenant)?;
         before = page.last().map(|record| record.id);
-        let is_last = page.len() < ROWS_A_PAGE as usize;
-        if command.json && !page.is_empty() {
-            let lines: Vec<String> = page.iter().map(|record| record.to_json().to_string()).collect();
-            print(&lines.join("\n"))?;
-        } else {
-            rows.extend(page.into_iter().map(as_row));
-        }
-        if is_last {
+        if !listing.take(page, |record| record.to_json().to_string(), as_row)? {
             break;
         }
     }
     store.close().await;
-    if command.json {
-        return Ok(());
-    }
-    let head = ["ID", "AT", "ACTOR", "SOURCE", "NETWORK", "ACTION", "SUBJECT", "DETAILS"].map(str::to_owned);
-    print(&table(&std::iter::once(head).chain(rows).collect::<Vec<_>>()))
+    listing.end()
 }
 
 async fn verify(command: &TenantChoice) -> Result<()> {

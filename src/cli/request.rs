@@ -1,18 +1,14 @@
 //! `formgate request`: lists the requests of a tenant that nodes have written to its database.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
-use super::output::{print, print_stderr, table};
+use super::listing::{Listing, ROWS_A_PAGE, bound};
+use super::output::print_stderr;
 use super::{OfTenant, TenantChoice};
 use crate::api::{RequestJson, parse_range_start};
 use crate::store::{LoggedRequest, RequestFilter};
-
-/// How many rows are read at a time.
-///
-/// Larger: more memory. Smaller: more statements for a long log.
-const ROWS_A_PAGE: u32 = 1000;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RequestCommand {
@@ -46,37 +42,24 @@ fn statuses(text: &str) -> Result<(u16, u16), String> {
 pub(super) async fn run(command: &RequestCommand) -> Result<()> {
     let RequestCommand::List(command) = command;
     let tenant = command.tenant.find().await?;
-    let since = match &command.since {
-        None => None,
-        Some(text) => match parse_range_start(text, &tenant.timezone) {
-            Some(instant) => Some(instant),
-            None => bail!("`{text}` is neither a day such as 2026-05-01, nor an RFC 3339 date-time"),
-        },
-    };
+    let since = bound(command.since.as_deref(), &tenant.timezone, parse_range_start)?;
     let filter = RequestFilter { token: command.token, statuses: command.status, since };
     let (tenant, store) = command.tenant.open().await?;
-    let (mut rows, mut after, now) = (Vec::new(), None, Timestamp::now());
+    let head = ["AT", "TOKEN", "METHOD", "ROUTE", "STATUS", "REASON", "COUNT", "MS", "ROWS", "NETWORK", "ID", "AGENT"];
+    let (mut listing, mut after, now) = (Listing::new(command.json, head), None, Timestamp::now());
+    let as_json = |request: &_| serde_json::to_string(&RequestJson::from(request)).expect("it has text keys");
     loop {
         let page = store.list_requests(&filter, after, ROWS_A_PAGE, Vec::new(), now).await.of_tenant(&tenant)?;
         after = page.last().map(|request| request.key);
-        let is_last = page.len() < ROWS_A_PAGE as usize;
-        if command.json && !page.is_empty() {
-            let line = |request| serde_json::to_string(&RequestJson::from(request)).expect("it has text keys");
-            print(&page.iter().map(line).collect::<Vec<_>>().join("\n"))?;
-        } else {
-            rows.extend(page.into_iter().map(as_row));
-        }
-        if is_last {
+        if !listing.take(page, as_json, as_row)? {
             break;
         }
     }
     store.close().await;
-    if command.json {
-        return Ok(());
+    if !command.json {
+        print_stderr("note: running nodes may have requests of the last seconds that are not in the database yet");
     }
-    print_stderr("note: running nodes may have requests of the last seconds that are not in the database yet");
-    let head = ["AT", "TOKEN", "METHOD", "ROUTE", "STATUS", "REASON", "COUNT", "MS", "ROWS", "NETWORK", "ID", "AGENT"];
-    print(&table(&std::iter::once(head.map(str::to_owned)).chain(rows).collect::<Vec<_>>()))
+    listing.end()
 }
 
 fn as_row(request: LoggedRequest) -> [String; 12] {
