@@ -102,10 +102,7 @@ impl Reload {
         }
         match changed.written {
             // A log file may be in the same folder as the configuration, and a reload writes to the log.
-            Some(files) if !self.reloader.is_any_read(&files, &self.sources, self.refused.as_ref()).await => {
-                self.changes.ignore(files);
-                false
-            }
+            Some(files) if !self.reloader.is_any_read(&files, &self.sources, self.refused.as_ref()).await => false,
             _ if self.refused.is_none() => {
                 self.reloader.compare_certificates();
                 false
@@ -116,7 +113,6 @@ impl Reload {
     }
 
     async fn reload(&mut self) {
-        self.changes.ignore_none();
         systemd::notify_reloading();
         let mut read_at = SystemTime::now();
         let outcome = self.reloader.reload(&self.path, Arc::clone(&self.served)).await;
@@ -139,7 +135,7 @@ impl Reload {
                 self.refused = Some(Arc::from(refused));
             }
         }
-        if folders != self.changes.folders || self.served.databases != *self.changes.databases {
+        if folders != self.changes.folders || self.served.databases != self.changes.databases {
             self.changes = FolderWatcher::of(&self.path, &self.served.databases, folders, read_at);
         }
         systemd::notify_ready(self.reloader.tenants(), note);
