@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::store::StoreError;
 use crate::store::engine::{PooledConnection, Transaction};
-use crate::store::statement::{Argument, Row, sql};
+use crate::store::statement::{Argument, Row, Sql, sql};
 
 /// What became of the subscriptions of a restored database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +19,10 @@ pub struct CarriedSubscriptions {
     /// How many are of a form that the backup does not have: they are gone.
     pub lost: usize,
 }
+
+/// The columns that are carried, in the order of [`StoredSubscription`].
+const COLUMNS: &str = "id, target_url, event, form_id, secret, created_at, state, reason, previous_secret, previous_secret_until, \
+    failures, failing_since, last_success_at, token_id, bound";
 
 /// A row, without how far it has got.
 struct StoredSubscription {
@@ -68,10 +72,8 @@ pub(in crate::store) async fn carry_subscriptions(
     restored: &mut Transaction,
 ) -> Result<CarriedSubscriptions, StoreError> {
     let sql = sql!(
-        "SELECT id, target_url, event, form_id, secret, created_at, state, reason, previous_secret, previous_secret_until,
-           failures, failing_since, last_success_at, token_id, bound
-         FROM subscriptions ORDER BY id
-         {scans: an account has few subscriptions}"
+        "SELECT {+columns} FROM subscriptions ORDER BY id {scans: an account has few subscriptions}",
+        columns = Sql::text(COLUMNS),
     );
     let rows = present.fetch_all(sql).await?;
     let all: Vec<StoredSubscription> = rows.iter().map(StoredSubscription::read).collect::<Result<_, _>>()?;
@@ -116,8 +118,7 @@ async fn exists(restored: &mut Transaction, subscription: &StoredSubscription) -
 
 async fn write(restored: &mut Transaction, subscription: &StoredSubscription) -> Result<(), StoreError> {
     let sql = sql!(
-        "INSERT INTO subscriptions (id, target_url, event, form_id, secret, created_at, state, reason, previous_secret,
-           previous_secret_until, failures, failing_since, last_success_at, token_id, bound)
+        "INSERT INTO subscriptions ({+columns})
          {pg: OVERRIDING SYSTEM VALUE}
          VALUES ({id}, {target_url}, {event}, {form}, {secret}, {created_at}, {state}, {reason}, {previous_secret},
            {previous_secret_until}, {failures}, {failing_since}, {last_success_at}, {token}, {bound})
@@ -127,6 +128,7 @@ async fn write(restored: &mut Transaction, subscription: &StoredSubscription) ->
            previous_secret_until = excluded.previous_secret_until, failures = excluded.failures,
            failing_since = excluded.failing_since, last_success_at = excluded.last_success_at,
            token_id = excluded.token_id, bound = excluded.bound",
+        columns = Sql::text(COLUMNS),
         id = subscription.id,
         target_url = &subscription.target_url,
         event = &subscription.event,
@@ -145,4 +147,24 @@ async fn write(restored: &mut Transaction, subscription: &StoredSubscription) ->
     );
     restored.execute(sql).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::store::schema;
+
+    /// How far a subscription has got.
+    const PROGRESS: &str =
+        "position, done_beyond, next_attempt_at, leased_by, leased_until, lost_deletions, lost_until";
+
+    /// Whoever adds a column decides here what a restore does with it.
+    #[test]
+    fn every_column_is_carried_but_how_far_it_has_got() {
+        let shape = schema::shapes().into_iter().find(|shape| shape.name == "subscriptions").expect("a table");
+        let columns: BTreeSet<_> = shape.columns.iter().map(|(name, _)| *name).collect();
+        assert_eq!(COLUMNS.split(", ").chain(PROGRESS.split(", ")).collect::<BTreeSet<_>>(), columns);
+    }
 }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::store::StoreError;
 use crate::store::engine::{PooledConnection, Transaction};
-use crate::store::statement::{Row, sql};
+use crate::store::statement::{Row, Sql, sql};
 
 /// What became of the tokens of a restored database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +23,10 @@ pub struct CarriedTokens {
     /// How many of them the backup had with other limits.
     pub limited: usize,
 }
+
+/// All columns, in the order of [`StoredToken`].
+const COLUMNS: &str = "id, name, prefix, digest, created_at, created_by, expires_at, revoked_at, replaces, last_used_at, \
+    last_used_route, last_used_network, form_key, scopes, forms, networks, requests_per_minute";
 
 /// A row.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,10 +126,8 @@ fn join(present: Vec<StoredToken>, restored: &[StoredToken], now: Timestamp) -> 
 
 async fn read(reader: &mut PooledConnection) -> Result<Vec<StoredToken>, sqlx::Error> {
     let sql = sql!(
-        "SELECT id, name, prefix, digest, created_at, created_by, expires_at, revoked_at, replaces, last_used_at,
-           last_used_route, last_used_network, form_key, scopes, forms, networks, requests_per_minute
-         FROM tokens ORDER BY id
-         {scans: an account has few tokens}"
+        "SELECT {+columns} FROM tokens ORDER BY id {scans: an account has few tokens}",
+        columns = Sql::text(COLUMNS),
     );
     reader.fetch_all(sql).await?.iter().map(StoredToken::read).collect()
 }
@@ -160,8 +162,7 @@ pub(in crate::store) async fn carry_tokens(
 
 async fn write(restored: &mut Transaction, token: &StoredToken) -> Result<(), StoreError> {
     let sql = sql!(
-        "INSERT INTO tokens (id, name, prefix, digest, created_at, created_by, expires_at, revoked_at, replaces,
-           last_used_at, last_used_route, last_used_network, form_key, scopes, forms, networks, requests_per_minute)
+        "INSERT INTO tokens ({+columns})
          {pg: OVERRIDING SYSTEM VALUE}
          VALUES ({id}, {name}, {prefix}, {digest}, {created_at}, {created_by}, {expires_at}, {revoked_at}, {replaces},
            {last_used_at}, {last_used_route}, {last_used_network}, {form_key}, {scopes}, {forms}, {networks},
@@ -173,6 +174,7 @@ async fn write(restored: &mut Transaction, token: &StoredToken) -> Result<(), St
            form_key = excluded.form_key, scopes = excluded.scopes, forms = excluded.forms, networks = excluded.networks,
            requests_per_minute = excluded.requests_per_minute
          {scans: SQLite looks for references to a new row, if others are missing already}",
+        columns = Sql::text(COLUMNS),
         id = token.id,
         name = &token.name,
         prefix = &token.prefix,
@@ -197,7 +199,10 @@ async fn write(restored: &mut Transaction, token: &StoredToken) -> Result<(), St
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::store::schema;
 
     fn at(second: i64) -> Option<Timestamp> {
         Some(Timestamp::from_second(second).expect("an instant"))
@@ -229,6 +234,14 @@ mod tests {
         let mut joined = join(vec![present], &[restored], Timestamp::from_second(99).expect("an instant"));
         assert_eq!(joined.len(), 1);
         joined.remove(0)
+    }
+
+    /// Whoever adds a column decides here what a restore does with it.
+    #[test]
+    fn every_column_is_carried() {
+        let shape = schema::shapes().into_iter().find(|shape| shape.name == "tokens").expect("a table");
+        let columns: BTreeSet<_> = shape.columns.iter().map(|(name, _)| *name).collect();
+        assert_eq!(COLUMNS.split(", ").collect::<BTreeSet<_>>(), columns);
     }
 
     #[test]
