@@ -158,36 +158,33 @@ async fn prepare(transaction: &mut Transaction) -> Result<(), StoreError> {
     }
 }
 
-/// Establishes what the program expects after a load: sequences past the largest id, and statistics for the planner.
+/// Sets what the program expects after a load on Postgres: sequences past the largest id, and statistics for the planner.
+///
+/// SQLite gets no statistics. Without them it assumes that tables are large, which they become. Those of a small load would stay,
+/// since nobody gathers new ones when the account has grown, and searches would read whole tables.
 async fn complete(transaction: &mut Transaction) -> Result<(), StoreError> {
-    match transaction.dialect() {
-        Dialect::Postgres => {
-            for table in IDENTITIES {
-                // The id of the built-in group is the largest integer that JSON represents exactly: no id may follow
-                // it.
-                let given = if table == "groups" { " WHERE NOT built_in" } else { "" };
-                let sql = sql!(
-                    "{pg: SELECT setval(name, greatest(largest, pg_sequence_last_value(name)))
-                     FROM (SELECT pg_get_serial_sequence({name}, 'id')::regclass AS name, max(id) AS largest
-                           FROM {+table}{+given}) AS identity
-                     WHERE largest IS NOT NULL}",
-                    name = table,
-                    table = Sql::text(table),
-                    given = Sql::text(given),
-                );
-                transaction.fetch_all(sql).await?;
-            }
-            // No other table of the database, which may be the product's.
-            let tables = Sql::text(schema::PLAIN_TABLES);
-            transaction.execute(sql!("ANALYZE {+tables}", tables)).await?;
-            Ok(())
-        }
-        Dialect::Sqlite => {
-            // A sample of a thousand rows per index is as good as all rows.
-            run(transaction, "PRAGMA analysis_limit = 1000").await?;
-            run(transaction, "ANALYZE").await
-        }
+    if transaction.dialect() == Dialect::Sqlite {
+        return Ok(());
     }
+    for table in IDENTITIES {
+        // The id of the built-in group is the largest integer that JSON represents exactly: no id may follow
+        // it.
+        let given = if table == "groups" { " WHERE NOT built_in" } else { "" };
+        let sql = sql!(
+            "{pg: SELECT setval(name, greatest(largest, pg_sequence_last_value(name)))
+             FROM (SELECT pg_get_serial_sequence({name}, 'id')::regclass AS name, max(id) AS largest
+                   FROM {+table}{+given}) AS identity
+             WHERE largest IS NOT NULL}",
+            name = table,
+            table = Sql::text(table),
+            given = Sql::text(given),
+        );
+        transaction.fetch_all(sql).await?;
+    }
+    // No other table of the database, which may be the product's.
+    let tables = Sql::text(schema::PLAIN_TABLES);
+    transaction.execute(sql!("ANALYZE {+tables}", tables)).await?;
+    Ok(())
 }
 
 /// Whether no submission has an answer yet.

@@ -58,6 +58,18 @@ async fn glance<const N: usize>(site: &Site, query: &str) -> [i64; N] {
     panic!("somebody stays connected to {name}");
 }
 
+/// They would say that tables are small, long after the account has grown.
+#[tokio::test]
+async fn a_load_leaves_no_statistics_in_a_sqlite_file() {
+    let site = Site::new().tenant_with("acme", Engine::Sqlite, |tenant| tenant.set("timezone", ZONE)).write();
+    site.import("acme", &World::new(36, 0, 60).ndjson());
+    let database = Database::connect(site.database_url("acme")).await;
+    let counts = "SELECT (SELECT count(*) FROM listed_submissions) > 0, \
+        (SELECT count(*) FROM sqlite_schema WHERE name = 'sqlite_stat1')";
+    assert_eq!(database.integers(counts).await, [1, 0]);
+    database.close().await;
+}
+
 #[tokio::test]
 async fn a_first_load_without_other_sessions_checks_the_foreign_keys_at_its_end() {
     let site = site();
