@@ -335,6 +335,25 @@ on_both_databases! {
     }
 }
 
+/// Otherwise an export of a form would read the whole form for every few hundred submissions.
+#[tokio::test]
+async fn the_submissions_of_a_form_among_some_are_looked_up_by_id_whatever_statistics_say() {
+    let (url, parts) = (plan::filled_database(Engine::Sqlite).await, Parts::read());
+    let is_it =
+        |statement: &Statement| statement.file == "derived/search/by_id.rs" && statement.text.contains("wanted");
+    let statement = statements().into_iter().find(is_it).expect("a statement");
+    let [_, text] = statement_texts(&statement.text, &|name| parts.of(&statement.file, name));
+    for row in ["'forms', NULL, '1'", "'listed_submissions', 'listed_form_updated', '51 11 1 1'"] {
+        let database = Database::connect(&url).await;
+        database.execute(&format!("ANALYZE; DELETE FROM sqlite_stat1; INSERT INTO sqlite_stat1 VALUES ({row})")).await;
+        database.close().await;
+        let database = Database::connect(&url).await;
+        let steps = database.steps(&text).await.expect("a plan");
+        assert!(steps.iter().any(|step| step.starts_with("SEARCH s USING INTEGER PRIMARY KEY")), "{row}: {steps:?}");
+        database.close().await;
+    }
+}
+
 /// The statements that a command logs.
 fn logged(site: &Site, command: &[&str]) -> Vec<String> {
     let config = site.config_path.to_str().expect("the temporary folder has a UTF-8 name");
