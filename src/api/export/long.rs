@@ -16,7 +16,7 @@ const MAX_BYTES: usize = 24 * 1024 * 1024;
 /// The submission is longer than the format can take.
 #[derive(Debug, thiserror::Error)]
 #[error("Submission sub_{0} is too long for this format of an export; NDJSON takes it")]
-pub(super) struct TooLong(i64);
+pub(super) struct TooLong(pub(super) i64);
 
 /// A submission that is being read.
 #[derive(Default)]

@@ -4,6 +4,7 @@ use jiff::tz::TimeZone;
 
 use super::format::{ExportFormat, FormatKind, FormatStart};
 use crate::api::submissions::Selection;
+use crate::reply::PartsError;
 use crate::store::{Answer, ExportColumn, Field, Submission};
 
 /// A field of form 1.
@@ -44,6 +45,16 @@ impl MadeUpForm {
 
     /// Exports a submission: for each answer the position of its field, the text, and files as JSON.
     pub(super) fn submit(&self, format: &mut dyn ExportFormat, id: i64, answers: &[(usize, &str, Option<&str>)]) {
+        self.try_submit(format, id, answers).unwrap();
+    }
+
+    /// The same for one that the format may not take.
+    pub(super) fn try_submit(
+        &self,
+        format: &mut dyn ExportFormat,
+        id: i64,
+        answers: &[(usize, &str, Option<&str>)],
+    ) -> Result<(), PartsError> {
         let at = "2024-05-01T12:00:00.5Z".parse().unwrap();
         let entries = answers.iter().map(|(field, value, files)| Answer {
             field: *field,
@@ -53,7 +64,7 @@ impl MadeUpForm {
         });
         let entries = entries.collect();
         let submission = Submission { id, form: 1, status: "pending", created_at: at, updated_at: at, entries };
-        format.submission(&submission).unwrap();
+        format.submission(&submission)
     }
 
     /// Exports a submission with the same answer to each of the fields, one after another.

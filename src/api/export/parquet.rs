@@ -26,6 +26,7 @@ use self::leaf::Leaf;
 use super::cells::{Cell, ColumnsOfFields, TableRow, choices, parse_date, parse_number, parse_time};
 use super::columns::{Columns, Fact, FieldColumn, ValueKind};
 use super::format::{ExportFormat, FormatStart};
+use super::long::TooLong;
 use crate::reply::PartsError;
 use crate::store::{Field, Submission};
 
@@ -33,12 +34,18 @@ use crate::store::{Field, Submission};
 ///
 /// Larger: a table takes more memory, up to about four times as much for a single wide column. Smaller: files are larger, and
 /// readers fetch more pieces.
-const GROUP_BYTES: usize = 4 * 1024 * 1024;
+const GROUP_BYTES: usize = 2 * 1024 * 1024;
 
 /// How many rows a row group has at most.
 ///
 /// Larger: fewer cores read a file at once. Smaller: files of few columns are larger.
 const GROUP_ROWS: usize = 122_880;
+
+/// How many choices and files a row may have in its lists: the crate takes the values of a row at once.
+///
+/// Larger: an export takes more memory, about a hundred bytes for each. Smaller: more submissions can only be exported in other
+/// formats.
+const MAX_ITEMS: usize = 100_000;
 
 /// How many bytes a Parquet file takes while it is written: a row group as values and then as bytes of the file, what
 /// encodes a column, and the footer so far.
@@ -98,9 +105,10 @@ impl ParquetFormat {
         })
     }
 
-    fn push(&mut self, row: &TableRow<'_>) {
+    /// Adds a row. Returns whether it has few enough choices and files.
+    fn push(&mut self, row: &TableRow<'_>) -> bool {
         let number = u32::try_from(self.deleted.len()).expect("a row group has fewer rows");
-        let mut leaves = Leaves { leaves: self.leaves.iter_mut(), row: number, bytes: size_of::<bool>() };
+        let mut leaves = Leaves { leaves: self.leaves.iter_mut(), row: number, bytes: size_of::<bool>(), items: 0 };
         for fact in &self.columns.facts {
             match (fact, &row.facts) {
                 (Fact::Id, _) => leaves.text(Some(&row.id)),
@@ -111,12 +119,16 @@ impl ParquetFormat {
         }
         for (field, cell) in self.columns.fields.iter().zip(&row.cells) {
             leaves.cell(field, cell);
+            if leaves.items > MAX_ITEMS {
+                return false;
+            }
         }
         if self.columns.has_deleted {
             leaves.boolean(row.facts.is_none());
         }
         self.bytes += leaves.bytes;
         self.deleted.push(row.facts.is_none());
+        true
     }
 }
 
@@ -127,8 +139,7 @@ impl ExportFormat for ParquetFormat {
 
     fn submission(&mut self, submission: &Submission<'_>) -> Result<(), PartsError> {
         let row = TableRow::of(&self.columns, &self.fields, submission, &self.zone);
-        self.push(&row);
-        Ok(())
+        if self.push(&row) { Ok(()) } else { Err(TooLong(submission.id).into()) }
     }
 
     fn deletion(&mut self, id: i64) -> Result<(), PartsError> {
@@ -183,6 +194,8 @@ struct Leaves<'l> {
     row: u32,
     /// How much memory the row takes.
     bytes: usize,
+    /// How many choices and files it has.
+    items: usize,
 }
 
 impl Leaves<'_> {
@@ -224,9 +237,16 @@ impl Leaves<'_> {
             ValueKind::Time => self.int64(parse_time(&cell.stored)),
             ValueKind::Choices => {
                 let leaf = self.next();
-                self.bytes += choices(&cell.text).map(|choice| leaf.add_text(row, Some(choice))).sum::<usize>();
+                let (mut bytes, mut items) = (0, 0);
+                for choice in choices(&cell.text).take(MAX_ITEMS + 1) {
+                    bytes += leaf.add_text(row, Some(choice));
+                    items += 1;
+                }
+                self.bytes += bytes;
+                self.items += items;
             }
             ValueKind::Files => {
+                self.items += cell.files.len();
                 for text in schema::FILE_TEXTS {
                     let leaf = self.next();
                     self.bytes += cell.files.iter().map(|file| leaf.add_text(row, text(file).as_str())).sum::<usize>();

@@ -4,7 +4,9 @@ use bytes::Bytes;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use super::super::format::FormatKind;
+use super::super::long::TooLong;
 use super::super::made_up::{MadeUpForm, finish};
+use super::MAX_ITEMS;
 
 fn reader(file: Vec<u8>) -> SerializedFileReader<Bytes> {
     SerializedFileReader::new(Bytes::from(file)).unwrap()
@@ -141,7 +143,7 @@ fn a_row_group_is_bounded_by_its_bytes_and_empty_answers_take_none() {
     let fields: Vec<String> = (0..1000).map(|number| format!("Field {number}")).collect();
     let fields: Vec<(&str, &str)> = fields.iter().map(|name| (&**name, "text")).collect();
     let form = MadeUpForm::new(&fields);
-    let long = "x".repeat(1024 * 1024);
+    let long = "x".repeat(512 * 1024);
     let mut format = form.begin(FormatKind::Parquet, |_| {});
     for id in 0..1000 {
         form.submit(&mut *format, id, &[(7, "short", None)]);
@@ -156,4 +158,20 @@ fn a_row_group_is_bounded_by_its_bytes_and_empty_answers_take_none() {
     assert!(!format.is_full());
     let reader = reader(finish(&mut *format, 1004));
     assert_eq!((reader.num_row_groups(), reader.metadata().file_metadata().num_rows()), (1, 1004));
+}
+
+#[test]
+fn a_row_with_more_choices_and_files_than_the_crate_takes_at_once_ends_the_file() {
+    let form = MadeUpForm::new(&[("Choices", "checkbox"), ("Files", "file")]);
+    let mut format = form.begin(FormatKind::Parquet, |_| {});
+    let [most, too_many] = [MAX_ITEMS, MAX_ITEMS + 1].map(|count| "a\n".repeat(count));
+    form.submit(&mut *format, 1, &[(0, &most, None)]);
+    for choices in [&too_many, &"a\n".repeat(80 * MAX_ITEMS)] {
+        let mut format = form.begin(FormatKind::Parquet, |_| {});
+        let refused = form.try_submit(&mut *format, 2, &[(0, choices, None)]).unwrap_err();
+        assert!(refused.is::<TooLong>(), "{refused}");
+    }
+    let file = r#"[{"name": "a", "url": "https://a.example/a", "mime_type": "image/png", "size": 1}]"#;
+    let refused = form.try_submit(&mut *format, 2, &[(0, &most, None), (1, "", Some(file))]).unwrap_err();
+    assert!(refused.is::<TooLong>(), "{refused}");
 }

@@ -182,7 +182,7 @@ fn told(file: &str, form: i64, rows: usize, cursor: &str) -> Value {
         _ => Vec::new(),
     };
     json!({"file": file, "rows": rows, "elements": elements, "cursor": cursor, "since": false, "calc": false,
-        "groups": if form == 5 { 3 } else { u8::from(rows > 0) }})
+        "groups": if form == 5 { 5 } else { u8::from(rows > 0) }})
 }
 
 async fn fetch(client: &Client, parameters: &str) -> Answer {
