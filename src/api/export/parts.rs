@@ -25,7 +25,8 @@ use crate::store::{
 /// Larger: a part takes more memory. Smaller: more writes to the socket.
 const PART_BYTES: usize = 128 * 1024;
 
-/// How many bytes are read ahead, and for how long once a part is ready: a table that compresses well has few bytes.
+/// How many bytes are read ahead, and for how long once there are any: a table that compresses well has few, and its client
+/// waits for the first ones.
 ///
 /// Larger: an export takes more memory, and its response begins later. Smaller: more turns, and fewer exports are of one instant.
 const READ_AHEAD: usize = 4 * 1024 * 1024;
@@ -203,7 +204,7 @@ impl ExportParts {
             pace.resume();
         }
         let began = Instant::now();
-        while self.ready_bytes < READ_AHEAD && (self.ready.is_empty() || began.elapsed() < LONGEST_READ) {
+        while self.ready_bytes < READ_AHEAD && (began.elapsed() < LONGEST_READ || !self.has_part()) {
             match self.reader.next().await? {
                 Some(ExportRead::Batch(batch)) => self.write_batch(batch).await?,
                 Some(ExportRead::Part(part)) => self.write_part(part).await?,
@@ -218,7 +219,15 @@ impl ExportParts {
                 }
             }
         }
+        if self.ready.is_empty() {
+            self.take_part();
+        }
         Ok(self.reader.pause().await?)
+    }
+
+    /// Whether something can be sent, if only a short part.
+    fn has_part(&mut self) -> bool {
+        !self.ready.is_empty() || self.format().complete_bytes() > 0
     }
 
     async fn write_batch(&mut self, batch: ExportBatch) -> Result<(), PartsError> {
