@@ -58,11 +58,14 @@ const COST: HeaderName = HeaderName::from_static("formgate-cost");
 fn parse(call: &Call<'_>, admitted: &Admitted) -> Result<ExportQuery, Refusal> {
     let mut faults = Faults::default();
     let format = query::value(call, "format", &mut faults);
-    let kind = format.as_deref().and_then(FormatKind::parse).unwrap_or_else(|| {
+    // What has a fault already is not missing too.
+    let is_missing = |name| query::values(call, name).next().is_none();
+    let kind = format.as_deref().and_then(FormatKind::parse);
+    if kind.is_none() && (format.is_some() || is_missing("format")) {
         let names = FormatKind::ALL.map(FormatKind::name).join(", ");
         faults.add("format", format_args!("The format must be one of {names}."));
-        FormatKind::Ndjson
-    });
+    }
+    let kind = kind.unwrap_or(FormatKind::Ndjson);
     let form = query::value(call, "form", &mut faults).and_then(|text| {
         let form = IdKind::Form.parse(&text);
         if form.is_none() {
@@ -70,7 +73,7 @@ fn parse(call: &Call<'_>, admitted: &Admitted) -> Result<ExportQuery, Refusal> {
         }
         form
     });
-    if kind.has_columns() && form.is_none() {
+    if kind.has_columns() && is_missing("form") {
         faults.add("form", "The form is required in this format.");
     }
     let after = query::value(call, "after", &mut faults).map(|text| {
@@ -82,7 +85,7 @@ fn parse(call: &Call<'_>, admitted: &Admitted) -> Result<ExportQuery, Refusal> {
     let since = cursor(call, "since", form, admitted, &mut faults);
     let as_of = cursor(call, "as_of", form, admitted, &mut faults);
     // Its rows would be newer than those before, and its cursor too: what changed between would be missed.
-    if after.is_some() && as_of.is_none() {
+    if after.is_some() && is_missing("as_of") {
         faults.add("as_of", "The as_of must be the cursor of the export that after resumes.");
     }
     let (excel, raw) = (query::flag(call, "excel", &mut faults), query::flag(call, "raw", &mut faults));

@@ -238,6 +238,9 @@ on_both_databases! {
             ("format=NDJSON&form=sub_1&excel=yes&raw=2".into(), &["format", "form", "excel", "raw"]),
             ("format=ndjson&format=ndjson".into(), &["format"]),
             ("format=ndjson&after=sub_1".into(), &["as_of"]),
+            ("format=ndjson&after=sub_1&as_of=bad".into(), &["as_of"]),
+            ("format=csv&form=abc".into(), &["form"]),
+            ("format=csv".into(), &["form"]),
             (format!("format=ndjson&after=for_1&as_of={of_all}"), &["after"]),
             ("format=ndjson&since=now".into(), &["since"]),
             (format!("format=ndjson&since={of_form}"), &["since"]),
@@ -248,6 +251,7 @@ on_both_databases! {
             assert_eq!(answer.status, 422, "{query}");
             let errors = answer.json()["errors"].clone();
             assert_eq!(errors.as_object().unwrap().keys().collect::<Vec<_>>(), faults, "{query}: {errors}");
+            assert!(errors.as_object().unwrap().values().all(|texts| texts[1].is_null()), "{query}: {errors}");
         }
         let ignored = get(&account.client, "&page=2").send().await;
         assert_eq!((ignored.status.as_u16(), ignored.header("x-ignored-parameters")), (200, Some("page")));
