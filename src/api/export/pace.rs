@@ -15,9 +15,9 @@ const WORK: Duration = Duration::from_micros(500);
 
 /// How long a rest is, as a multiple of the work before it.
 ///
-/// Larger: exports take longer. Smaller: other requests wait more often. Measured over loopback on two processors: during an
-/// export, the p99 of another account's searches rose to 2.4 times its usual value with no rest, to 1.6 times with four times
-/// this rest, and to 1.4 times with this one (in another run, of more submissions). The export took 4 and 2.5 times as long.
+/// Larger: exports take longer. Smaller: other requests wait more often. Measured on two processors, with a client on the same
+/// machine: during an export, the p99 of another account's searches rises to 2.4 times its usual value with no rest, to 1.6 times
+/// with four times this rest, and to 1.3 to 1.7 times with this one. With a client at 100 Mbit/s it rises to 1.2 to 1.4 times.
 const REST: u32 = 1;
 
 /// The longest rest.
