@@ -18,6 +18,7 @@ mod growing;
 mod importing;
 mod moved;
 mod moving;
+mod moving_failed;
 mod moving_killed;
 mod moving_load;
 mod moving_under_load;

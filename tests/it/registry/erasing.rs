@@ -342,17 +342,29 @@ on_both_databases! {
         let now = registry.in_hours(0);
         // On a host that has no node, so that it goes on.
         registry.execute(&format!(
-            "INSERT INTO registry_moves (slug, state, source, target, old_database, database, place, identity, host, asked_by, created_at)
-             VALUES ('acme', 'copying', 'postgres://planted/old', '', '', '', '', '', 'elsewhere', '', {now})"
+            "INSERT INTO registry_moves
+               (slug, state, is_open, source, target, old_database, database, place, identity, host, asked_by, created_at)
+             VALUES ('acme', 'copying', TRUE, 'postgres://planted/old', '', '', '', '', '', 'elsewhere', '', {now}),
+               ('acme', 'cancelled', FALSE, '', 'postgres://planted/copy', '', '', '', '', 'elsewhere', '', {now})"
         )).await;
+        let own = database(&scene, "acme").await;
+        let digest = if engine == Engine::Sqlite { "X'00'" } else { "'\\x00'" };
+        own.execute(&format!(
+            "INSERT INTO audit_log (id, at, actor, source, action, subject, details, digest)
+             VALUES (77, {now}, 'root', 'command', 'tenant.restored', 'tenant acme', '{{\"database\": \"postgres://planted/restored\"}}', {digest})"
+        )).await;
+        own.close().await;
         let refused = erase(&scene, ERASE).await;
         assert_eq!(refused.status, 409, "{refused:?}");
         assert!(refused.body["message"].as_str().unwrap().contains("is being moved"), "{refused:?}");
         assert_eq!(me(&node, "acme", &token).await, 200, "nothing changed");
-        registry.execute("UPDATE registry_moves SET state = 'done', is_open = FALSE").await;
+        registry.execute("UPDATE registry_moves SET state = 'done', is_open = FALSE WHERE state = 'copying'").await;
         let erased = erase(&scene, &format!("{ERASE}&wait=60")).await;
         assert_eq!(erased.status, 200, "{erased:?}");
-        assert!(list(&erased, "kept").iter().any(|kept| kept.contains("postgres://planted/old")), "{erased:?}");
+        for place in ["old", "copy", "restored"] {
+            let place = format!("the database postgres://planted/{place}");
+            assert!(list(&erased, "kept").iter().any(|kept| kept.contains(&place)), "{place}: {erased:?}");
+        }
         assert_eq!(registry.integers("SELECT count(*) FROM registry_moves").await, [0]);
         registry.close().await;
     }
@@ -382,6 +394,26 @@ on_both_databases! {
         let again = scene.run(&["tenant", "remove", "acme", "--erase"]);
         assert!(again.code == 1 && again.stderr.contains("no tenant `acme`"), "{}", again.stderr);
     }
+}
+
+#[tokio::test]
+async fn what_a_reader_keeps_in_a_file_with_tables_of_others_is_said() {
+    let scene = Scene::new(Engine::Sqlite);
+    let _node = scene.start(0);
+    scene.add(0, "acme").await;
+    let theirs = database(&scene, "acme").await;
+    theirs.execute("CREATE TABLE theirs (content text); INSERT INTO theirs VALUES ('kept'); BEGIN").await;
+    // As Litestream does all the time.
+    assert_eq!(theirs.texts("SELECT content FROM theirs").await, ["kept"]);
+    let erased = erase(&scene, &format!("{ERASE}&wait=60")).await;
+    assert_eq!(erased.status, 200, "{erased:?}");
+    let kept = list(&erased, "kept").join("\n");
+    assert!(kept.contains("write-ahead log") && kept.contains("PRAGMA wal_checkpoint(TRUNCATE)"), "{kept}");
+    theirs.execute("COMMIT").await;
+    theirs.close().await;
+    let left = database(&scene, "acme").await;
+    assert_eq!(tables(&left, "'users', 'tokens', 'audit_log'").await, 0);
+    left.close().await;
 }
 
 #[tokio::test]

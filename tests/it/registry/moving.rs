@@ -10,13 +10,13 @@ use super::scene::{Answer, LIMIT, Scene, me};
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, on_both_databases};
 
-async fn begin(scene: &Scene, slug: &str, to: &str) -> Answer {
+pub(super) async fn begin(scene: &Scene, slug: &str, to: &str) -> Answer {
     let target = format!("/v1/tenants/{slug}/move");
     scene.call(0, Method::POST, &target, Some(&json!({ "to": to }))).await
 }
 
 /// Waits until a move has ended, and nothing is left to do for it.
-async fn ended(scene: &Scene, begun: &Answer, state: &str) -> Value {
+pub(super) async fn ended(scene: &Scene, begun: &Answer, state: &str) -> Value {
     let (target, since) = (format!("/v1/moves/{}", begun.body["move"]["id"]), Instant::now());
     let registry = Database::connect(&scene.registry_url).await;
     loop {
@@ -41,7 +41,7 @@ async fn point_to(scene: &Scene, slug: &str, database: &str, query: &str) -> Str
 }
 
 /// Waits until a move has prepared its target.
-async fn wait_for_target(new: &str) {
+pub(super) async fn wait_for_target(new: &str) {
     let since = Instant::now();
     loop {
         if new.strip_prefix("sqlite:").is_none_or(|file| Path::new(file).exists()) {
@@ -57,7 +57,7 @@ async fn wait_for_target(new: &str) {
     }
 }
 
-fn url(scene: &Scene, slug: &str) -> String {
+pub(super) fn url(scene: &Scene, slug: &str) -> String {
     scene.tenant(slug)["database"].as_str().expect("a URL").to_owned()
 }
 
@@ -184,10 +184,13 @@ on_both_databases! {
         let scene = Scene::new(engine);
         let node = scene.start(0);
         let token = scene.add(0, "acme").await;
-        let new = engine.empty_database(scene.folder(), "new");
-        let moved = scene.succeed(&["tenant", "move", "acme", "--to", &new, "--wait", "60", "--json"]);
-        let moved: Value = serde_json::from_str(&moved).expect("JSON");
-        assert_eq!(moved["move"]["state"], "done", "{moved}");
+        let [old, new] = [url(&scene, "acme"), engine.empty_database(scene.folder(), "new")];
+        // The second one begins before what the first one needed is removed.
+        for to in [&new, &old] {
+            let moved = scene.succeed(&["tenant", "move", "acme", "--to", to, "--wait", "60", "--json"]);
+            let moved: Value = serde_json::from_str(&moved).expect("JSON");
+            assert_eq!(moved["move"]["state"], "done", "{moved}");
+        }
         assert_eq!(me(&node, "acme", &token).await, 200);
         let listed = scene.succeed(&["tenant", "moves", "--json"]);
         let listed: Value = serde_json::from_str(&listed).expect("JSON");
