@@ -4,10 +4,10 @@
 //! files are read, up to a limit, and for at most [`TIME_LIMIT`]: a file of one tenant never holds up a reload, a caller or
 //! the end of the process.
 //!
-//! A system call that hangs can't be interrupted, and `stat` hangs as `read` does. So a thread of its own makes the call, and
-//! is left behind when the time is up. Other files of the folder are then refused at once until that thread is done: a folder
-//! that hangs costs one wait and few threads. Files that are looked at with each request are asked about without such a
-//! thread where their file system is one of this machine ([`metadata_often`]).
+//! A system call that hangs can't be interrupted, and `stat` hangs as `read` does. So a separate thread makes the call, and is
+//! abandoned when the time is up. Until that thread returns, other files of the folder are refused at once: a folder that hangs
+//! costs one wait and few threads. Files that are checked with each request need no such thread if their file system is local
+//! ([`metadata_often`]).
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
@@ -37,9 +37,9 @@ pub(crate) const MAX_TENANTS: u64 = 8 * 1024 * 1024;
 /// Larger: a file system that does not answer delays reloads and callers for longer. Smaller: files on slow disks are refused.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a file is waited for before other tasks are given to another thread.
+/// How long a call blocks its thread before the runtime moves the thread's other tasks to another one.
 ///
-/// Larger: a file system that does not answer holds up other requests. Smaller: each slow file costs a thread's change.
+/// Larger: a file system that does not answer delays other requests. Smaller: each slow file moves tasks.
 const SOON: Duration = Duration::from_millis(2);
 
 /// How long the search of a folder may take.
@@ -47,46 +47,46 @@ const SOON: Duration = Duration::from_millis(2);
 /// Larger: a file system that does not answer delays reloads for longer. Smaller: folders with very many files are refused.
 const SEARCH_LIMIT: Duration = Duration::from_secs(20);
 
-/// How long it is remembered of which kind a file system is.
+/// How long it is cached whether a file system is local.
 ///
-/// Larger: one that is mounted over another one is noticed later. Smaller: more calls from thread to thread.
+/// Larger: a newly mounted one is noticed later. Smaller: more calls on separate threads.
 const LOCAL_LIFETIME: Duration = Duration::from_secs(60);
 
-/// How long a thread waits for another file.
+/// How long an idle thread waits for the next call.
 ///
-/// Larger: threads that read nothing stay for longer. Smaller: a configuration of many files starts threads again and again.
+/// Larger: idle threads stay for longer. Smaller: reading a configuration of many files starts more threads.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Reads a regular file of at most `limit` bytes. Blocks for at most [`TIME_LIMIT`].
 ///
 /// # Errors
-/// The system's, or a description of what is not as it should be; neither contains the path.
+/// The system's, or a description of what is wrong; neither contains the path.
 pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     ask(path, move |path| read_here(path, limit))
 }
 
-/// Fails as [`read`] would for what is no regular file or too large.
+/// Fails as [`read`] would if the file is not regular or too large.
 pub(crate) fn check(path: &Path, limit: u64) -> io::Result<()> {
     ask(path, move |path| open(path, limit).map(drop))
 }
 
-/// The metadata of what is at a path, links followed. Blocks for at most [`TIME_LIMIT`].
+/// The metadata of a path; follows links. Blocks for at most [`TIME_LIMIT`].
 pub(crate) fn metadata(path: &Path) -> io::Result<Metadata> {
     ask(path, Path::metadata)
 }
 
-/// The metadata of a folder, or of what may be one. If it hangs, other files of the folder around it do not.
+/// The metadata of a folder. If it hangs, other files of its parent folder are still read.
 pub(crate) fn metadata_of_folder(folder: &Path) -> io::Result<Metadata> {
     let own = folder.to_owned();
     ask(&folder.join("*"), move |_| own.metadata())
 }
 
-/// Whether something is at a path. Blocks for at most [`TIME_LIMIT`].
+/// Whether a path exists. Blocks for at most [`TIME_LIMIT`].
 pub(crate) fn exists(path: &Path) -> bool {
     metadata(path).is_ok()
 }
 
-/// What a call of the system returns about a path. Blocks for at most [`TIME_LIMIT`].
+/// The result of a system call about a path. Blocks for at most [`TIME_LIMIT`].
 ///
 /// # Errors
 /// Those of the call; [`ErrorKind::TimedOut`].
@@ -97,7 +97,7 @@ pub(crate) fn ask<T: Send + 'static>(
     ask_within(path, TIME_LIMIT, call)
 }
 
-/// What a search of a folder finds. Blocks for at most [`SEARCH_LIMIT`].
+/// The result of a search in a folder. Blocks for at most [`SEARCH_LIMIT`].
 ///
 /// # Errors
 /// As for [`ask`].
@@ -108,8 +108,7 @@ pub(crate) fn search<T: Send + 'static>(
     ask_within(folder, SEARCH_LIMIT, call)
 }
 
-/// The metadata of a file that is looked at again and again: asked without another thread, if the file is on a file system of
-/// this machine.
+/// The metadata of a file that is checked often: without a separate thread if its file system is local.
 ///
 /// # Errors
 /// As for [`ask`].
@@ -126,8 +125,8 @@ pub(crate) fn link_metadata_often(path: &Path) -> io::Result<Metadata> {
     if is_local(folder, path) { path.symlink_metadata() } else { ask(path, Path::symlink_metadata) }
 }
 
-/// Whether a file, or the folder that `path` is in, is on a file system of this machine, which answers from memory. One of the
-/// network, or of a program, may not answer.
+/// Whether a file, or the folder of `path`, is on a local file system, which answers from memory. A network or FUSE file system
+/// may not answer.
 fn is_local(place: &Path, path: &Path) -> bool {
     static KNOWN: Mutex<Option<HashMap<PathBuf, (Instant, bool)>>> = Mutex::new(None);
     let lock = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,7 +207,7 @@ fn read_here(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     if content.len() as u64 > limit { Err(too_large(limit)) } else { Ok(content) }
 }
 
-/// A call about a path. Returns whether its outcome was waited for.
+/// A system call about a path. `call` returns whether somebody still waited for its outcome.
 struct Job {
     path: PathBuf,
     call: Box<dyn FnOnce(&Path) -> bool + Send>,
@@ -216,9 +215,9 @@ struct Job {
 
 /// The threads that read.
 struct Readers {
-    /// The ways to those that wait for a file, or have ended.
+    /// The channels to idle threads, some of which may have ended.
     idle: Vec<Sender<Job>>,
-    /// How many threads were left behind, by folder; `None` until the first.
+    /// The number of abandoned threads by folder; `None` until the first.
     hanging: Option<HashMap<PathBuf, usize>>,
 }
 
@@ -273,13 +272,13 @@ fn ask_within<T: Send + 'static>(
     outcome
 }
 
-/// Waits without holding up the other tasks of this thread, if it runs tasks.
+/// Waits without blocking the other tasks of this thread, if it runs tasks.
 fn beside_others<R>(wait: impl FnOnce() -> R) -> R {
     let runs_tasks = Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
     if runs_tasks { tokio::task::block_in_place(wait) } else { wait() }
 }
 
-/// Gives a file to a thread that waits for one, or to a new one.
+/// Gives a job to an idle thread, or to a new one.
 fn hand_over(mut job: Job) -> io::Result<Sender<Job>> {
     loop {
         let Some(reader) = readers().idle.pop() else { break };
