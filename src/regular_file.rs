@@ -207,7 +207,7 @@ fn read_here(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     if content.len() as u64 > limit { Err(too_large(limit)) } else { Ok(content) }
 }
 
-/// A system call about a path. `call` returns whether somebody still waited for its outcome.
+/// A system call about a path. `call` returns whether its outcome was received.
 struct Job {
     path: PathBuf,
     call: Box<dyn FnOnce(&Path) -> bool + Send>,

@@ -50,7 +50,7 @@ pub(super) struct Held<'m> {
     /// Since when.
     began: Instant,
     /// That no other move works.
-    _alone: RwLockWriteGuard<'m, ()>,
+    _turn: RwLockWriteGuard<'m, ()>,
 }
 
 /// Why an attempt failed.
@@ -82,19 +82,19 @@ impl Carrier {
         let mut pause = FIRST_PAUSE;
         loop {
             self.catch_up(moving, Some(&self.all.turn)).await?;
-            let alone = match self.all.turn.try_write() {
-                Ok(alone) => alone,
+            let turn = match self.all.turn.try_write() {
+                Ok(turn) => turn,
                 Err(_) => {
-                    let alone = self.all.turn.write().await;
+                    let turn = self.all.turn.write().await;
                     // Much may have been written during the wait.
                     self.catch_up(moving, None).await?;
-                    alone
+                    turn
                 }
             };
             let approached = match self.draw_near(moving).await {
                 Ok(approached) => approached,
                 Err(error) => {
-                    drop(alone);
+                    drop(turn);
                     self.wait_for(MoveState::CatchingUp, &error).await?;
                     continue;
                 }
@@ -103,7 +103,7 @@ impl Carrier {
             let tried = timeout(HOLD_LIMIT, self.try_to_switch(moving, approached, began)).await;
             let reason = match tried {
                 Ok(Ok(locked)) => match locked.commit().await {
-                    Ok(()) => return Ok(Held { began, _alone: alone }),
+                    Ok(()) => return Ok(Held { began, _turn: turn }),
                     // The commit may have been made.
                     Err(error) if self.has_left(moving).await? => {
                         tracing::info!(
@@ -111,7 +111,7 @@ impl Carrier {
                             cause = with_causes(&error),
                             "commit made, but not answered"
                         );
-                        return Ok(Held { began, _alone: alone });
+                        return Ok(Held { began, _turn: turn });
                     }
                     Err(error) => with_causes(&error),
                 },
@@ -122,7 +122,7 @@ impl Carrier {
             tracing::info!(tenant = self.record.slug, reason, "move put off; the account's requests continue");
             self.note(MoveState::CatchingUp, Some(&format!("put off: {reason}"))).await?;
             self.all.following.look_soon();
-            drop(alone);
+            drop(turn);
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }

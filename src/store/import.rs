@@ -160,8 +160,8 @@ async fn prepare(transaction: &mut Transaction) -> Result<(), StoreError> {
 
 /// Sets what the program expects after a load on Postgres: sequences past the largest id, and statistics for the planner.
 ///
-/// SQLite gets no statistics. Without them it assumes that tables are large, which they become. Those of a small load would stay,
-/// since nobody gathers new ones when the account has grown, and searches would read whole tables.
+/// SQLite gets no statistics. Without them it assumes that tables are large, which they become. Statistics of a small load would
+/// be kept after the account has grown, and searches would read whole tables.
 async fn complete(transaction: &mut Transaction) -> Result<(), StoreError> {
     if transaction.dialect() == Dialect::Sqlite {
         return Ok(());

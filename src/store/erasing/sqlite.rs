@@ -1,4 +1,4 @@
-//! On SQLite: what of others is in the file, and removing it, or dropping our tables beside those of others.
+//! On SQLite: finds other programs' objects in the file, and removes the file, or only our tables if there are such objects.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
